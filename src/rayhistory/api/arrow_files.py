@@ -11,7 +11,7 @@ from arro3.core import Array, RecordBatch, Schema, Table
 from numpy.typing import NDArray
 
 _BATCH_ROWS = 1 << 16
-"""With the default of 1,024 rows, it would take twice as long."""
+"""Rows per batch. With the default of 1,024, reading takes twice as long."""
 _SUPERSEDED = "superseded.parquet"
 """The file of an archive that lists superseded rows of the other files."""
 
@@ -47,7 +47,7 @@ _NO_ROWS: NDArray[np.int64] = np.empty(0, np.int64)
 
 
 def _superseded_rows(archive: zipfile.ZipFile) -> dict[str, NDArray[np.int64]]:
-    """Return the sorted numbers of superseded rows, by file."""
+    """Return the indices of superseded rows in each file, in ascending order."""
     if _SUPERSEDED not in archive.namelist():
         return {}
     listed = _read_member(archive, _SUPERSEDED)
@@ -56,7 +56,7 @@ def _superseded_rows(archive: zipfile.ZipFile) -> dict[str, NDArray[np.int64]]:
 
 
 def _valid_batches(table: Table, superseded: NDArray[np.int64]) -> Iterator[RecordBatch]:
-    """Yield the batches without superseded rows. Batches that have none are not copied."""
+    """Yield the batches without their superseded rows. A batch without superseded rows is not copied."""
     first = 0
     for batch in table.to_batches():
         begin, end = np.searchsorted(superseded, (first, first + batch.num_rows))

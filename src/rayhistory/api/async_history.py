@@ -19,7 +19,7 @@ _MIN_STEP_MS = 1_000
 
 
 class Page(msgspec.Struct):
-    """One page of rows, of any paged endpoint."""
+    """One page of rows from a paged endpoint."""
 
     next: str | None
     rows: list[Row] = []
@@ -29,7 +29,7 @@ class Page(msgspec.Struct):
 
 
 class RowSelection(msgspec.Struct, frozen=True):
-    """Rows of a table, as the API selects them."""
+    """A selection of rows of a table: columns, filters, sort order and limit, as in the API."""
 
     table: str
     where: str = ""
@@ -48,7 +48,7 @@ class RowSelection(msgspec.Struct, frozen=True):
 
 
 class AsyncHistory:
-    """Sessions that a client may see."""
+    """All sessions of a server or a store that the user may see."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
@@ -59,11 +59,11 @@ class AsyncHistory:
         return str(self._http.base_url)
 
     async def first_sessions(self, limit: int, **filters: str) -> tuple[list[Row], int]:
-        """Return the newest sessions and the total number, because a store may have a hundred thousand."""
+        """Return at most `limit` sessions that match, newest first, and the number of all that match."""
         return await self._first("/api/history/sessions", limit, filters)
 
     async def first_runs(self, limit: int, **filters: str) -> tuple[list[Row], int]:
-        """Return the newest jobs and the total number."""
+        """Return at most `limit` groups of runs that match, newest first, and the number of all that match."""
         return await self._first("/api/history/runs", limit, filters)
 
     async def _first(self, path: str, limit: int, filters: Params) -> tuple[list[Row], int]:
@@ -95,7 +95,7 @@ class AsyncHistory:
         return await self._client.json("/api/history/compare", dict, {"session": names})
 
     async def runs(self, **filters: str) -> RowList:
-        """Return jobs across sessions. Filters: q, namespace, owner, kind, since, failed, regressed, sort."""
+        """Return groups of runs of the same job. Filters: q, namespace, owner, kind, since, failed, regressed, sort."""
         return RowList([row async for page in self._pages("/api/history/runs", filters) for row in page.runs])
 
     async def _pages(self, path: str, params: Params) -> AsyncIterator[Page]:
@@ -106,7 +106,7 @@ class AsyncHistory:
             path, params = page.next or "", {}
 
     async def search(self, text: str, **options: Any) -> RowList:
-        """Search the logs of all sessions, newest first. Options are those of the API: regex, case, limit, …"""
+        """Search the logs of all sessions, newest first. Options are as in the API, such as regex, case and limit."""
         found = await self._client.json("/api/history/search", dict, {"q": text, **_flags(options)})
         return RowList(found["hits"])
 
@@ -132,7 +132,7 @@ class AsyncSession:
         return self._server + self._client.path
 
     async def pages(self, selection: RowSelection) -> AsyncIterator[list[Row]]:
-        """Yield the rows page by page."""
+        """Yield the rows of the table page by page."""
         remaining, cursor = selection.limit, ""
         while remaining is None or remaining > 0:
             size = _PAGE_ROWS if remaining is None else min(_PAGE_ROWS, remaining)
@@ -196,7 +196,7 @@ class AsyncSession:
         return RowList(found["rows"], found["columns"], complete=found["complete"])
 
     async def search(self, text: str, **options: Any) -> AsyncIterator[Row]:
-        """Yield the lines that contain a text, newest first. Options are those of the API: regex, case, node, …"""
+        """Yield the lines that contain a text, newest first. Options are as in the API: regex, case, word, node, …"""
         remaining, cursor = options.pop("limit", None), ""
         while remaining is None or remaining > 0:
             params = {"q": text, **_flags(options), "limit": min(remaining or 1000, 1000)}
@@ -214,7 +214,7 @@ class AsyncSession:
         return sorted(name for names in found.data["result"].values() for name in names if not name.endswith("/"))
 
     async def read_log(self, **params: Any) -> AsyncIterator[bytes]:
-        """Yield the bytes of a log. Parameters are those of Ray's log API."""
+        """Yield the bytes of a log. Parameters are the same as in Ray's log API."""
         given = {name: value for name, value in params.items() if value is not None}
         async for chunk in self._client.stream("api/v0/logs/file", given):
             yield chunk
@@ -225,10 +225,10 @@ def _rows_uri(table: str) -> str:
 
 
 def _flags(options: dict[str, Any]) -> Params:
-    """Convert booleans to the form of the API."""
+    """Convert options to parameters of the API: booleans become 0 or 1."""
     named = {name.rstrip("_"): value for name, value in options.items() if value is not None}  # from_ is a keyword
     return {name: int(value) if isinstance(value, bool) else value for name, value in named.items()}
 
 
 def _ignore(_: str) -> None:
-    """Wait silently while a session is being indexed."""
+    """Ignore a progress message, because the library prints nothing while a session is being indexed."""

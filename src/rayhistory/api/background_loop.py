@@ -15,7 +15,10 @@ class BackgroundLoop:
 
     def __init__(self) -> None:
         self.resources = AsyncExitStack()
-        """Connections. They are held here, because sessions share the loop and may outlive their history."""
+        """Open connections.
+
+        They belong to the loop, because `Session` objects share it and may outlive their `History`.
+        """
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rayhistory", daemon=True)
         self._thread.start()

@@ -60,7 +60,7 @@ class History:
         return Document(self._loop.run(self._history.compare(*(each.asynchronous for each in opened))))
 
     def runs(self, **filters: str) -> RowList:
-        """Return jobs across sessions. Filters: q, namespace, owner, kind, since, failed, regressed, sort."""
+        """Return groups of runs of the same job. Filters: q, namespace, owner, kind, since, failed, regressed, sort."""
         return self._loop.run(self._history.runs(**filters))
 
     def search(self, text: str, **options: Any) -> RowList:
@@ -109,7 +109,7 @@ class Session:
     def rows(
         self, table: str, where: str = "", *, columns: str = "", sort: str = "", limit: int | None = None
     ) -> "TableQuery":
-        """Select rows of any table; docs/reference/tables.md lists them. `where`: state = FAILED and name ~ train."""
+        """Select rows of a table (see docs/reference/tables.md), such as `where="state = FAILED and name ~ train"`."""
         return TableQuery(self._loop, self.asynchronous, RowSelection(table, where, columns, sort, limit))
 
     def tasks(self, where: str = "", **options: Any) -> "TableQuery":
@@ -214,7 +214,7 @@ class TableQuery(Rows):
             return read_parquet(file.name)
 
     def _stored_table(self) -> Table | None:
-        """Return the table as stored in the index, which needs no encoding; None if the server is too old for this."""
+        """Return the table from the stored files, without encoding its rows; None if the server is too old for this."""
         # Imported here, because numpy takes a fifth of the time to start a command.
         from rayhistory.api.arrow_files import read_archive  # noqa: PLC0415
 

@@ -20,6 +20,7 @@ from rayhistory.errors import (
     RayHistoryError,
     ServerOutdated,
     SessionNotIndexed,
+    TimeBeforeStart,
     UsageError,
 )
 
@@ -27,7 +28,7 @@ _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 10.0, 120.0
 _RETRY_INTERVAL_S = 2.0
 _BEING_BUILT = (SessionNotIndexed.code, ProductNotBuilt.code)
 _UNKNOWN_ROUTE = (NotFound.code, NoSessionSelected.code, MethodNotAllowed.code)
-"""Error codes of a server without the route. A session that does not exist has another code."""
+"""Error codes of a server that lacks the route. For a session that does not exist, the code is another one."""
 
 T = TypeVar("T")
 Params = dict[str, Any]
@@ -122,8 +123,9 @@ def error_from(response: httpx.Response) -> RayHistoryError:
     code = response.headers.get(ERROR_HEADER)
     if code == LogNotFound.code:  # with status 500, as from Ray
         return LogNotFound(message)
-    if code == DiskFull.code:
-        return DiskFull(message)
+    for kind in (DiskFull, TimeBeforeStart):
+        if code == kind.code:
+            return kind(message)
     if code in _UNKNOWN_ROUTE:
         path = response.request.url.path
         return ServerOutdated(f"the server has no {path}: it is older than this client ({message})")

@@ -15,7 +15,7 @@ class InProcessTransport(httpx.AsyncBaseTransport):
     def __init__(self, app: Starlette, client: Address | None = None) -> None:
         self._app = app
         self._client = client
-        """The address that the application sees as the client's."""
+        """The client address that the application sees."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         scope = {

@@ -65,7 +65,7 @@ class RowList(Rows, Sequence[Row]):
         self._rows = rows
         self._columns = columns
         self.complete = complete
-        """False if there are more rows than were returned."""
+        """True if the result has all rows, False if a limit cut it."""
 
     def __getitem__(self, index: Any) -> Any:
         return self._rows[index]

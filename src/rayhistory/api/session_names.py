@@ -10,7 +10,6 @@ from rayhistory.errors import SessionNotFound, UsageError
 from rayhistory.sessions.ref import is_session_name
 
 SESSION_ROOT = "/s/"
-_FORMS = "session name, a cluster's name, namespace/cluster, namespace/cluster/session or namespace/~rayjob/name"
 _CLUSTER_OR_OWNER = re.compile(r"[^/]+/[^/~][^/]*|[^/]+/~[^/]+/[^/]+")
 _MAX_SUGGESTIONS = 3
 
@@ -58,34 +57,49 @@ async def _find_by_name(name: str, list_sessions: ListSessions) -> FoundSession:
         return await _find_by_cluster(name, list_sessions)
     paths = [path for session, path in await list_sessions(name) if name in ("", session)]
     if not paths:
-        raise SessionNotFound(await _not_found(name, list_sessions))
+        if not name:
+            raise SessionNotFound("the store has no sessions yet: record one with rayhistory run -- python my_job.py")
+        names = [session for session, _ in await list_sessions("")]
+        raise SessionNotFound(f"no session {name!r} in the store{_hint(name, names)}")
     if name and len(paths) > 1:
         raise UsageError(f"{len(paths)} sessions are named {name}: use namespace/cluster/session")
     return FoundSession(paths[0], is_choice=not name)
 
 
 async def _find_by_cluster(name: str, list_sessions: ListSessions) -> FoundSession:
-    """Find the newest session of the only cluster of this name, in whatever namespace it is."""
+    """Find the newest session of a cluster by name. The name must be unique among all namespaces."""
     paths = [path for _, path in await list_sessions(name) if path.split("/")[3:4] == [name]]
     namespaces = sorted({path.split("/")[2] for path in paths})
     if not paths:
-        raise UsageError(f"invalid session name: {name!r} (use a {_FORMS})")
+        listed = await list_sessions("")
+        names = [*(path.split("/")[3] for _, path in listed), *(session for session, _ in listed)]
+        raise SessionNotFound(f"no session or cluster {name!r} in the store{_hint(name, names)}")
     if len(namespaces) > 1:
         raise UsageError(f"{len(namespaces)} namespaces have a cluster {name!r}: use {namespaces[0]}/{name}")
     return FoundSession(paths[0], is_choice=True)
 
 
 async def _find_newest(name: str, list_sessions: ListSessions) -> FoundSession:
-    """Find the newest session of a cluster or owner. If there is none, the server returns the error."""
-    listed = await list_sessions(name)
-    return FoundSession(listed[0][1], is_choice=True) if listed else FoundSession(f"{SESSION_ROOT}{name}/latest")
+    """Find the newest session of a cluster or owner.
+
+    If there is none, and no similar name either, let the server return the error.
+    """
+    if listed := await list_sessions(name):
+        return FoundSession(listed[0][1], is_choice=True)
+    names = ["/".join(path.split("/")[2:4]) for _, path in await list_sessions("")]
+    if hint := _did_you_mean(name, names):
+        raise SessionNotFound(f"the store has no session of {name}{hint}")
+    return FoundSession(f"{SESSION_ROOT}{name}/latest")
 
 
-async def _not_found(name: str, list_sessions: ListSessions) -> str:
-    if not name:
-        return "the store has no sessions yet"
-    closest = closest_names(name, [session for session, _ in await list_sessions("")])
-    return f"no session {name!r} in the store" + (f": did you mean {' or '.join(closest)}?" if closest else "")
+def _hint(name: str, names: Iterable[str]) -> str:
+    """Return the end of an error message about an unknown name: similar names, or the command that lists all."""
+    return _did_you_mean(name, names) or ": rayhistory sessions lists them"
+
+
+def _did_you_mean(name: str, names: Iterable[str]) -> str:
+    closest = closest_names(name, dict.fromkeys(names))
+    return f": did you mean {' or '.join(closest)}?" if closest else ""
 
 
 def closest_names(name: str, names: Iterable[str]) -> list[str]:

@@ -62,7 +62,7 @@ def setting_flags(arguments: argparse.Namespace) -> list[str]:
 
 
 def value_type(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Return an argparse type that reports the value and the parser's hint."""
+    """Convert a parser to an argparse type. For an invalid value, argparse prints the value and the parser's hint."""
 
     def read(text: str) -> T:
         try:

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
 import httpx
+import msgspec
 
 from rayhistory import library
 from rayhistory.api.http_client import HistoryClient, Params, decode_response, error_from, get
@@ -13,7 +14,6 @@ from rayhistory.api.session_names import listing_filters, quote_session_path
 from rayhistory.cli.session_args import server_and_session, session_path
 from rayhistory.server.history_api.api_types import SessionList
 from rayhistory.settings import Settings
-from rayhistory.web import SessionRow
 
 
 @asynccontextmanager
@@ -34,7 +34,7 @@ async def open_server(arguments: argparse.Namespace, settings: Settings) -> Asyn
 
 
 def open_http(server: str | None, settings: Settings) -> AbstractAsyncContextManager[httpx.AsyncClient]:
-    """Open a server, or the application of the store in this process."""
+    """Open an HTTP client of the server. If `server` is None, it calls a server application in this process."""
     return library.open_server(server, settings.ray_auth_token) if server else library.open_store_application(settings)
 
 
@@ -45,15 +45,15 @@ async def _list_sessions(http: httpx.AsyncClient, name: str) -> list[tuple[str, 
 
 async def read_sessions(
     server: str | None, settings: Settings, filters: Params, limit: int | None = None
-) -> tuple[list[SessionRow], int]:
-    """Return the sessions of a server or store that match the filters, and their number."""
+) -> SessionList:
+    """Return the sessions that match the filters, at most `limit`, from all pages."""
     async with open_http(server, settings) as http:
-        page = await _read_page(http, "/home.json", filters)
+        found = page = await _read_page(http, "/home.json", filters)
         rows = page.sessions
         while page.next and (limit is None or len(rows) < limit):
             page = await _read_page(http, page.next, None)
             rows += page.sessions
-        return rows[:limit], page.total
+        return msgspec.structs.replace(found, sessions=rows[:limit])
 
 
 async def _read_page(http: httpx.AsyncClient, path: str, params: Params | None) -> SessionList:

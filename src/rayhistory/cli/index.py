@@ -3,20 +3,27 @@
 import argparse
 import asyncio
 import dataclasses
+from typing import TYPE_CHECKING
 
+from rayhistory.cli.progress import BacklogProgress
 from rayhistory.cli.session_args import add_session_names_argument, is_selected, select_sessions
 from rayhistory.cli.session_store import open_session_store
 from rayhistory.errors import RayHistoryError
 from rayhistory.index.manifest import Manifest
 from rayhistory.index.service.ahead_indexer import AheadIndexer
 from rayhistory.index.service.builder import IndexBuilder
-from rayhistory.index.service.fold_engine import FoldEngine
 from rayhistory.server.products import PRODUCTS
 from rayhistory.sessions.catalog import CatalogEntry
 from rayhistory.settings import Settings
 from rayhistory.sizes import format_size
 
-_CONCURRENT_CHECKS = 16
+if TYPE_CHECKING:
+    from rayhistory.index.service.ray_engine import RayEngine
+
+_MIN_CONCURRENT_SESSIONS = 16
+_SESSIONS_PER_WORKER = 2
+"""Sessions in progress per worker: while one is being indexed, the objects of the next one are being listed."""
+_PROGRESS_INTERVAL_S = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,21 +54,26 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         engine.close()
 
 
-async def _index(settings: Settings, arguments: argparse.Namespace, engine: FoldEngine | None = None) -> int:
+async def _index(settings: Settings, arguments: argparse.Namespace, engine: "RayEngine | None" = None) -> int:
     names: list[str] = arguments.sessions
     async with open_session_store(settings) as (store, layout, catalog):
-        builder = IndexBuilder(settings, store, layout, engine, PRODUCTS)
+        products = engine.products if engine else None
+        builder = IndexBuilder(settings, store, layout, engine, PRODUCTS, product_engine=products)
         indexer = AheadIndexer(catalog, builder, lambda entry: is_selected(entry, names))
-        limit = asyncio.Semaphore(_CONCURRENT_CHECKS)
+        limit = asyncio.Semaphore(max(_MIN_CONCURRENT_SESSIONS, _SESSIONS_PER_WORKER * settings.index_workers))
 
         async def index_one(entry: CatalogEntry) -> bool:
             async with limit:
                 lacks = not arguments.missing or await _lacks_something(indexer, builder, entry)
-            return not lacks or await _index_one(indexer, builder, entry)
+                succeeded = not lacks or await _index_one(indexer, builder, entry)
+            progress.add(succeeded=succeeded)
+            return succeeded
 
         try:
             entries = select_sessions(await catalog.entries(), names)
-            results = await asyncio.gather(*map(index_one, entries))
+            progress = BacklogProgress(len(entries), builder.running)
+            async with progress.shown(_PROGRESS_INTERVAL_S):
+                results = await asyncio.gather(*map(index_one, entries))
             if arguments.watch:
                 print(f"watching {', '.join(names) or 'the store'}; press Ctrl-C to stop", flush=True)
                 await indexer.run()

@@ -30,7 +30,7 @@ class Command(NamedTuple):
     help: str
     settings: frozenset[str] = frozenset()
     defaults: dict[str, Any] = {}  # noqa: RUF012
-    """Argument values that distinguish commands of the same module."""
+    """Fixed values of arguments. They tell a module with several commands which one runs."""
 
     def load(self) -> CommandModule:
         return cast(CommandModule, importlib.import_module(f"rayhistory.cli.{self.module}"))
@@ -137,7 +137,7 @@ COMMAND_NAMES = frozenset(command.name for command in COMMANDS)
 
 
 def build_parser(used: Container[str] = COMMAND_NAMES) -> Parser:
-    """Return the parser. Only commands that are in use have arguments."""
+    """Return the parser. Commands that are not in `used` get no arguments, so that their modules are not imported."""
     parser = Parser(
         prog="rayhistory",
         usage="rayhistory COMMAND [options]",

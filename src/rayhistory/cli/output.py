@@ -16,14 +16,14 @@ import msgspec
 from rayhistory.cli.table_schema import timestamp_columns
 from rayhistory.cli.text_table import align, cut_to_width, terminal_width
 from rayhistory.errors import UsageError
-from rayhistory.index.query.sql_sandbox import one_line
+from rayhistory.index.query.sql_sandbox import duckdb_message
 from rayhistory.terminal_text import strip_ansi
 
 _MAX_CELL_CHARS = 4_096
 _MAX_TEXT_ROWS = 1_000
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _MIN_TIMESTAMP_MS, _MAX_TIMESTAMP_MS = 10**12, 10**14
-"""Other numbers in a timestamp column, such as sums, are not formatted as dates."""
+"""Range of numbers that are formatted as dates. Other numbers in a timestamp column, such as sums, are not."""
 _ROW_GROUP_ROWS = 20_480
 _EXCEPTION_COLUMNS = frozenset({"error_message"})
 _MAX_EXCEPTION_TAIL = 8_192
@@ -105,7 +105,7 @@ class _Text:
         self._rows: list[list[str]] = []
         self._omitted = 0
         self._dates = [name in timestamp_columns() for name in names]
-        """The columns that have only dates so far."""
+        """For each column, whether all its values so far are dates."""
 
     def add(self, rows: Rows) -> None:
         for row in rows:
@@ -121,7 +121,7 @@ class _Text:
         return [_cell(name, value) for name, value in zip(self._names, row, strict=True)]
 
     def _headings(self) -> list[str]:
-        """Return the names in capitals. A column of dates is not named after milliseconds."""
+        """Return the headings: column names in capitals. In headings of dates, "_MS" becomes "(UTC)"."""
         names = zip(unique_names(self._names), self._dates, strict=True)
         return [f"{name.replace('_ms', '')} (utc)".upper() if dates else name.upper() for name, dates in names]
 
@@ -142,7 +142,7 @@ def _csv_cell(value: Any) -> Any:
 
 
 def _cell(name: str, value: Any) -> str:
-    """Return one line of bounded length."""
+    """Return a cell's value as one line of bounded length."""
     if value is None:
         return "-"
     if name in timestamp_columns() and _is_timestamp(value):
@@ -204,7 +204,7 @@ def _parquet_writer(file: Path, names: Sequence[str], types: Mapping[str, str]) 
         try:
             write_parquet(file, database.read_json(lines.name, columns=columns, format="newline_delimited"))
         except duckdb.Error as error:
-            raise UsageError(f"cannot convert the rows to Parquet: {one_line(error)}") from None
+            raise UsageError(f"cannot convert the rows to Parquet: {duckdb_message(error)}") from None
 
 
 def write_parquet(file: Path, rows: duckdb.DuckDBPyRelation) -> None:
@@ -215,7 +215,7 @@ def write_parquet(file: Path, rows: duckdb.DuckDBPyRelation) -> None:
     except duckdb.IOException as error:
         if str(file) not in str(error):
             raise
-        raise UsageError(f"cannot write the Parquet file: {one_line(error)}") from None
+        raise UsageError(f"cannot write the Parquet file: {duckdb_message(error)}") from None
 
 
 def _with_exact_integers(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:

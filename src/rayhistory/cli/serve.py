@@ -13,7 +13,7 @@ from rayhistory.cli.running_servers import register_server
 from rayhistory.cli.session_store import list_sessions
 from rayhistory.server import frontend
 from rayhistory.server.app import create_app
-from rayhistory.server.main import bind, prepare_access
+from rayhistory.server.main import bind, prepare_access, warn_about_open_access
 from rayhistory.server.main import serve as serve_until_stopped
 from rayhistory.sessions import Layout
 from rayhistory.sessions.catalog import CatalogEntry
@@ -49,6 +49,7 @@ def serve(settings: Settings, on_listening: Callable[[str], None] | None = None)
     url = f"{scheme}://{host}:{port}"
     sessions = asyncio.run(list_sessions(settings))
     jsonlog.configure_logging("warning")
+    warn_about_open_access(settings, host)
     _print_urls(url, settings, sessions)
     with register_server(settings.cache_dir, port, scheme):
         if on_listening:

@@ -6,7 +6,7 @@ from rayhistory.settings import Settings
 
 _TIMEOUT_S = 10.0
 _SESSION_PROBE = "api/history/metrics?from=0&to=0"
-"""Responds without indexing the session."""
+"""A path below a session to which the server responds without indexing the session."""
 
 
 async def responds(server: str, settings: Settings, session_url: str = "") -> bool:

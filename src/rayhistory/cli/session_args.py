@@ -36,7 +36,7 @@ def add_session_argument(parser: argparse.ArgumentParser, names: str) -> None:
 
 
 class _StoreOnce(argparse.Action):
-    """Store a value, unless there is one already."""
+    """An argparse action that stores a value, and reports an error if there already is one."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
@@ -60,7 +60,7 @@ def add_session_names_argument(parser: argparse.ArgumentParser, *, required: boo
 
 
 def server_and_session(arguments: argparse.Namespace) -> tuple[str | None, str]:
-    """Return the server's URL, or None to read the store, and the name of the session."""
+    """Return the server's URL (None: read the store) and the name of the session."""
     name = arguments.session or ""
     if not name.startswith(("http://", "https://")):
         return server_url(arguments), name.strip("/")
@@ -73,7 +73,10 @@ def server_and_session(arguments: argparse.Namespace) -> tuple[str | None, str]:
 
 
 def server_url(arguments: argparse.Namespace) -> str | None:
-    """Return the URL of the server, or None to read the store. If a flag names a store, the variable is ignored."""
+    """Return the URL of the server, or None to read the store.
+
+    If a flag names a store, the environment variable with a server is ignored.
+    """
     server: str | None = arguments.server
     if not server and not any(key.startswith("setting_") for key in vars(arguments)):
         server = os.environ.get(SERVER_VARIABLE)
@@ -85,12 +88,12 @@ def server_url(arguments: argparse.Namespace) -> str | None:
 async def session_path(name: str, list_sessions: ListSessions) -> str:
     """Return the URL path of a session, with a final slash.
 
-    Print a session that was chosen automatically on standard error.
+    If several sessions match and the newest is chosen, print its name on standard error.
     """
     try:
         found = await find_session(name, list_sessions)
     except SessionNotFound as error:
-        raise UsageError(f"{error} (see rayhistory sessions)") from None
+        raise UsageError(str(error)) from None
     if found.is_choice:
         chosen = found.path.partition("@")[0].removeprefix(SESSION_ROOT).rstrip("/")
         sys.stderr.write(f"rayhistory: session {chosen}\n")
@@ -114,7 +117,7 @@ async def select_session(catalog: SessionCatalog, name: str) -> Selection:
 
 
 def _is_in(entry: CatalogEntry, name: str) -> bool:
-    """Return whether a session belongs to a namespace/cluster or namespace/~kind/owner."""
+    """Return whether a session belongs to this cluster (`namespace/cluster`) or owner (`namespace/~kind/owner`)."""
     ref = entry.ref
     return name in (f"{ref.namespace}/{ref.cluster}", f"{ref.namespace}/~{ref.owner_kind}/{ref.owner_name}")
 
@@ -122,7 +125,7 @@ def _is_in(entry: CatalogEntry, name: str) -> bool:
 def is_selected(entry: CatalogEntry, names: list[str]) -> bool:
     """Return whether a session matches one of the names: its name, path or namespace/cluster.
 
-    No names match all sessions.
+    If there are no names, every session matches.
     """
     ref = entry.ref
     return not names or not {ref.session, ref.path, f"{ref.namespace}/{ref.cluster}"}.isdisjoint(names)

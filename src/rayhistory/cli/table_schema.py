@@ -1,10 +1,10 @@
-"""Columns and types of the served tables, read from their queries over empty tables."""
+"""Columns and types of the served tables, found by running their queries on empty tables."""
 
 from functools import cache
 
 import duckdb
 
-from rayhistory.events.merged_tables import TABLES
+from rayhistory.events.table_columns import TABLES
 from rayhistory.index.fold.merge import create_sql
 from rayhistory.index.fold.served_tables import served_sql
 from rayhistory.index.fold.served_tasks import AS_OF_COLUMNS

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 _SEPARATOR = "  "
 _MIN_TEXT_WIDTH = 24
-"""Times are shorter, so they are never cut."""
+"""Minimum width of a text that is cut. Times are shorter, so they are never cut."""
 _CUT = "…"
 
 

@@ -9,7 +9,7 @@ class Prompt(msgspec.Struct, frozen=True):
     name: str
     description: str
     arguments: dict[str, str]
-    """Names and descriptions; the first is required."""
+    """Descriptions of the arguments by name. The first argument is required."""
     text: str
 
     def describe(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ _SERVER_INFO_KEY = "io.modelcontextprotocol/serverInfo"
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
 HEADER_MISMATCH, UNSUPPORTED_VERSION = -32020, -32022
 TOOL_TIMEOUT_S = 20.0
-"""Clients wait at least 30 s. A first fold may take longer."""
+"""Time limit of a tool. Clients wait at least 30 s, and indexing a session may take longer."""
 _MAX_SESSIONS = 50
 _SESSION_URI = "rayhistory://session/"
 
@@ -68,7 +68,7 @@ async def respond(body: bytes, history: AsyncHistory, headers: dict[str, str] | 
     except ProtocolError as error:
         return error_message(message["id"], error)
     except Exception:  # the client gets no internals, and the connection goes on
-        log.exception("MCP request failed", extra={"method": message["method"]})
+        log.exception("MCP request failed, returning an internal error", extra={"method": message["method"]})
         return error_message(message["id"], ProtocolError(INTERNAL_ERROR, "internal error"))
     if version in STATELESS_VERSIONS:
         result |= {
@@ -113,7 +113,7 @@ def _checked_version(message: Message, headers: dict[str, str] | None) -> str | 
 
 
 def _check_headers(message: Message, version: str, headers: dict[str, str]) -> None:
-    """Check that headers match the body. Proxies decide by headers, so a mismatch could bypass them."""
+    """Check that headers match the body. Proxies admit requests by headers, so a mismatch could bypass a proxy."""
     if headers.get("mcp-protocol-version") != version:
         raise ProtocolError(HEADER_MISMATCH, "the header MCP-Protocol-Version differs from the body")
     if headers.get("mcp-method") != message["method"]:
@@ -162,11 +162,10 @@ async def _list_tools(_: Message, __: AsyncHistory) -> Message:
 
 async def _call_tool(params: Message, history: AsyncHistory) -> Message:
     """Run a tool. Errors are returned as results, so that the model can read them and correct itself."""
-    tool = TOOLS.get(params.get("name", ""))
+    name = str(params.get("name", ""))
+    tool = TOOLS.get(name)
     if tool is None:
-        raise ProtocolError(
-            INVALID_PARAMS, f"unknown tool {str(params.get('name'))[:100]!r}: use one of {', '.join(TOOLS)}"
-        )
+        raise ProtocolError(INVALID_PARAMS, f"unknown tool {name[:100]!r}: use one of {', '.join(TOOLS)}")
     try:
         given = msgspec.convert(params.get("arguments") or {}, tool.arguments)
         async with asyncio.timeout(TOOL_TIMEOUT_S):
@@ -183,10 +182,12 @@ async def _list_prompts(_: Message, __: AsyncHistory) -> Message:
 
 
 async def _get_prompt(params: Message, _: AsyncHistory) -> Message:
-    prompt = PROMPTS.get(params.get("name", ""))
-    arguments = params.get("arguments") or {}
-    if prompt is None or not isinstance(arguments, dict):
-        raise ProtocolError(INVALID_PARAMS, f"unknown prompt: use one of {', '.join(PROMPTS)}")
+    name = str(params.get("name", ""))
+    prompt, arguments = PROMPTS.get(name), params.get("arguments") or {}
+    if prompt is None:
+        raise ProtocolError(INVALID_PARAMS, f"unknown prompt {name[:100]!r}: use one of {', '.join(PROMPTS)}")
+    if not isinstance(arguments, dict):
+        raise ProtocolError(INVALID_PARAMS, f"invalid arguments {str(arguments)[:100]!r}: use an object")
     content = {"type": "text", "text": prompt.fill({name: str(value) for name, value in arguments.items()})}
     return {"description": prompt.description, "messages": [{"role": "user", "content": content}]}
 

@@ -76,15 +76,13 @@ async def job_trend(history: AsyncHistory, given: JobTrend) -> Answer:
     given_filters = {name: value for name, value in filters.items() if value}
     groups, total = await history.first_runs(given.limit, **given_filters)
     answer = Answer(given.max_tokens, f"{history.url.rstrip('/')}/runs")
-    answer.add(
-        f"{total} jobs, the one that ran last first, {len(groups)} of them shown; its last runs are newest first"
-    )
+    answer.add(f"{total} jobs, most recent run first; {len(groups)} are shown")
     shown = [_trend(group) for group in groups]
     columns = ("name", "namespace", "runs", "success_rate", "p50_ms", "p95_ms", "slower", "last_failure", "idle_share")
     answer.add_rows("jobs", shown, columns, "narrow the query")
     for group in groups[:1]:
         runs = ("session", "status", "started_ms", "duration_ms", "headline")
-        answer.add_rows("last runs of the first job", group["last"], runs)
+        answer.add_rows("last runs of the first job, newest first", group["last"], runs)
     return answer
 
 

@@ -139,7 +139,7 @@ async def diagnose(history: AsyncHistory, given: SessionArguments) -> Answer:
 
 
 async def explain(history: AsyncHistory, given: Explain) -> Answer:
-    """Everything about one thing: its row, and the end of its log."""
+    """Everything about one task, actor, node or job: its row, and the end of its log."""
     session = await history.session(given.session)
     answer = _answer(session, given)
     prefix = given.id.replace("'", "")
@@ -161,7 +161,9 @@ async def explain(history: AsyncHistory, given: Explain) -> Answer:
             text = await _log_text(session, {key: rows[-1][key], "suffix": "err", "lines": 40})
             answer.add_text("the end of its stderr", text, "use read_log")
         return answer
-    answer.add(f"no task, actor, worker, node or job has an id that begins with {prefix!r}: try find with query_sql")
+    answer.add(
+        f"no task, actor, worker, node or job has an id that begins with {prefix!r}: search for it with query_sql"
+    )
     return answer
 
 
@@ -220,7 +222,7 @@ async def search_logs(history: AsyncHistory, given: SearchLogs) -> Answer:
 
 
 async def query_metrics(history: AsyncHistory, given: QueryMetrics) -> Answer:
-    """First, last, lowest and highest value of each series: the values themselves would flood the context."""
+    """First, last, lowest and highest value of each series, because all values would fill the agent's context."""
     session = await history.session(given.session)
     series: dict[str, list[Row]] = {}
     for row in await session.metrics(given.query, start_ms=None, end_ms=None, step_ms=None):

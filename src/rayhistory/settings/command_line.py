@@ -93,7 +93,8 @@ def _suggestion(word: str, choices: str | Sequence[str]) -> str:
 def _suggested_flags(word: str, flags: Sequence[str]) -> str:
     """Suggest a similar flag; for one letter, the flags that start with it."""
     if not _ONE_LETTER.fullmatch(word):
-        return _suggestion(word, flags)
+        near = difflib.get_close_matches(word.lstrip("-"), [flag.lstrip("-") for flag in flags], n=1)
+        return f": did you mean --{near[0]}?" if near else ""
     near = [flag for flag in flags if flag.startswith(f"-{word}")][:_MAX_SUGGESTIONS]
     return f": did you mean {' or '.join(near)}?" if near else ""
 
@@ -102,8 +103,11 @@ def parse_command_line(program: str, argv: Sequence[str], description: str) -> t
     """Return settings and warnings for a program whose only arguments are its settings."""
     parser = Parser(prog=program, description=description)
     add_flags(parser, program)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        parser.reject(unknown)
     try:
-        return resolve(program, vars(parser.parse_args(argv)))
+        return resolve(program, vars(arguments))
     except UsageError as error:
         parser.error(str(error))
 

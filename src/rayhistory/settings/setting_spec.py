@@ -22,9 +22,9 @@ class SettingSpec:
     has_flag: bool
     metavar: str
     strict: bool
-    """An invalid value in any of the variables is an error."""
+    """True if an invalid value in any of the variables is an error."""
     unused: bool
-    """Accepted for compatibility with KubeRay, without effect."""
+    """True for a setting that is accepted for compatibility with KubeRay and has no effect."""
 
     @property
     def flag(self) -> str:

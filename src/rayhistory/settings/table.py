@@ -189,7 +189,7 @@ class Settings:
         "packs, and whole files at the end", _COLLECTOR, parse=one_of("both", "packs", "plain"), metavar="LAYOUT",
     )  # fmt: skip
     log_plain_limit: int = setting(
-        64 * 2**20, "with --log-layout=both: do not store files as whole files if they are larger", _COLLECTOR,
+        64 * 2**20, "with --log-layout=both: maximum size of log files that are also stored as whole files", _COLLECTOR,
         parse=parse_size, metavar="SIZE",
     )  # fmt: skip
     metrics_interval: float = setting(
@@ -263,8 +263,8 @@ class Settings:
         "", "directory for cached index files (default: $XDG_CACHE_HOME/rayhistory)", _SERVER_AND_CLI, metavar="DIR"
     )
     cache_size: int = setting(
-        10 * 2**30, "maximum disk space of cached index files. If the store is read-only, indexes built here may use "
-        "half as much in addition", _SERVER_AND_CLI, parse=parse_size, metavar="SIZE",
+        10 * 2**30, "maximum disk space of cached index files. If the store is read-only, indexes that this program "
+        "builds may use half as much in addition", _SERVER_AND_CLI, parse=parse_size, metavar="SIZE",
     )  # fmt: skip
     index_memory: int = setting(
         2**30, "memory limit for indexing one session", _SERVER_AND_CLI, parse=parse_size, metavar="SIZE"

@@ -1,5 +1,6 @@
 """Exit codes and one-line errors of the three programs."""
 
+import asyncio
 import json
 import os
 import socket
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from rayhistory.cli.setup.doctor import run_checks
 from rayhistory.ray_env import system_config
+from rayhistory.settings import SERVER, resolve
 
 BIN = Path(sys.executable).parent
 
@@ -35,6 +38,7 @@ def call(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
         (["rayhistory", "run", "--name", "A_b", "--", "ls"], {}, "argument --name: 'A_b': use lower-case"),
         (["rayhistory", "env", "--ray-version", "1.2"], {}, "rayhistory: "),
         (["rayhistory", "sessions"], {"LOCAL_STORAGE_DIR": "/nowhere"}, "STORAGE_DIR=/nowhere: no such directory"),
+        (["rayhistory", "sessions", "--store", "file:///nowhere"], {}, "--store=file:///nowhere: no such directory"),
         (
             ["rayhistory", "run", "--", "ls"],
             {"LOCAL_STORAGE_DIR": "/proc/x"},
@@ -42,6 +46,12 @@ def call(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
         ),
         (["historyserver"], {"STORAGE_BACKEND": "tape"}, "historyserver: unknown storage backend 'tape'"),
         (["historyserver", "--nope"], {}, "historyserver: unknown flag or argument: --nope"),
+        (
+            ["historyserver", "--prot", "9"],
+            {},
+            "historyserver: unknown flag or argument: --prot 9: did you mean --port?",
+        ),
+        (["collector", "--rol", "Head", "--nope"], {}, "argument: --rol Head --nope: did you mean --role?"),
         (["collector", "--role", "king"], {}, "collector: --role=king: use Head or Worker"),
         (["collector"], {"RAY_CLUSTER_NAME": "no_underscores"}, "collector: RAY_CLUSTER_NAME=no_underscores: use"),
         (["collector"], {"STORAGE_BACKEND": "tape"}, "collector: unknown storage backend 'tape'"),
@@ -81,6 +91,34 @@ def test_doctor_fails_for_an_unwritable_store(tmp_path: Path) -> None:
     bad = call("rayhistory", "doctor", LOCAL_STORAGE_DIR="/proc/x")
     assert bad.returncode == 1
     assert "FAIL  store: LOCAL_STORAGE_DIR=/proc/x" in bad.stdout
+
+
+def test_doctor_creates_no_directory(tmp_path: Path) -> None:
+    mistyped, data = tmp_path / "mistyped" / "store", tmp_path / "data"
+    wrong = call("rayhistory", "doctor", "--store", f"file://{mistyped}")
+    assert wrong.returncode == 1
+    assert f"FAIL  store: --store=file://{mistyped}: no such directory" in wrong.stdout
+    as_collector = call("rayhistory", "doctor", "--as", "collector", "--store", f"file://{mistyped}")
+    assert as_collector.returncode == 1
+    for flags in ([], ["--as", "collector"]):  # before the first session, the default directory does not exist
+        first = call("rayhistory", "doctor", *flags, XDG_DATA_HOME=str(data))
+        assert first.returncode == 0
+        assert f"note  store: file://{data}/rayhistory does not exist yet" in first.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_finds_the_ray_that_a_recording_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is the one on PATH if none is installed beside Python."""
+    ray, other = tmp_path / "bin/ray", tmp_path / "empty/bin"
+    ray.parent.mkdir()
+    other.mkdir(parents=True)
+    ray.write_text("#!/bin/sh\necho 'ray, version 2.52.1'\n")
+    ray.chmod(0o755)
+    for path, expected in ((f"{ray.parent}", "Ray 2.52.1 is installed"), (f"{other}", "no `ray` command beside")):
+        monkeypatch.setenv("PATH", path)
+        monkeypatch.setattr(sys, "executable", str(other / "python"))
+        results = asyncio.run(run_checks(resolve(SERVER, {}, {"LOCAL_STORAGE_DIR": str(tmp_path)})[0]))
+        assert any(expected in result.text for result in results), results
 
 
 def test_env_depends_on_the_ray_version() -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rayhistory.api.session_names import FoundSession, find_session
-from rayhistory.errors import UsageError
+from rayhistory.errors import SessionNotFound, UsageError
 
 OLD, NEW = "session_2026-11-15_19-18-08_055078_15551", "session_2026-11-16_19-18-08_055078_15551"
 SESSIONS = [
@@ -33,9 +33,25 @@ def test_name_of_a_cluster_means_its_newest_session() -> None:
 
 @pytest.mark.parametrize(
     ("name", "error"),
-    [("shared", "2 namespaces have a cluster 'shared': use team-a/shared"), ("trai", "invalid session name: 'trai'")],
+    [
+        ("trai", "no session or cluster 'trai' in the store: did you mean train or train-2?"),
+        ("nope", "no session or cluster 'nope' in the store: rayhistory sessions lists them"),
+        ("No such!", "no session or cluster 'No such!' in the store: rayhistory sessions lists them"),
+        (NEW.replace("16", "17"), f"no session '{NEW.replace('16', '17')}' in the store: did you mean {NEW} or {OLD}?"),
+        ("default/trian", "the store has no session of default/trian: did you mean default/train or default/train-2?"),
+        ("team-c/shared", "the store has no session of team-c/shared: did you mean team-b/shared or team-a/shared?"),
+    ],
 )
-def test_name_that_does_not_mean_one_cluster_is_refused(name: str, error: str) -> None:
-    with pytest.raises(UsageError) as raised:
+def test_unknown_name_gets_the_closest_names(name: str, error: str) -> None:
+    with pytest.raises(SessionNotFound) as raised:
         found(name)
-    assert error in str(raised.value)
+    assert str(raised.value) == error
+
+
+def test_name_of_clusters_in_several_namespaces_is_refused() -> None:
+    with pytest.raises(UsageError, match="2 namespaces have a cluster 'shared': use team-a/shared"):
+        found("shared")
+
+
+def test_error_of_an_unknown_cluster_without_similar_names_is_that_of_the_server() -> None:
+    assert found("a/b") == FoundSession("/s/a/b/latest/")

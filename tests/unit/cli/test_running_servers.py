@@ -24,6 +24,20 @@ def test_server_of_a_dead_process_is_not_listed(tmp_path: Path) -> None:
     assert registered_servers(str(tmp_path)) == []
 
 
+def test_files_of_dead_processes_are_deleted_and_hide_no_running_server(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    dead.wait()
+    folder = tmp_path / "servers"
+    with register_server(str(tmp_path), 9000, "http"):
+        os.utime(folder / "9000", (1, 1))
+        for port in range(9100, 9120):
+            (folder / str(port)).write_text(f"{dead.pid} http")
+        (folder / "9200").touch()
+        assert registered_servers(str(tmp_path)) == ["http://127.0.0.1:9000"]
+        with register_server(str(tmp_path), 9001, "http"):
+            assert {path.name for path in folder.iterdir()} == {"9000", "9001", "9200"}
+
+
 def test_damaged_files_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "servers").mkdir()
     for name, text in (("x", f"{os.getpid()} http"), ("1", ""), ("2", "x http"), ("3", f"{10**30} http")):

@@ -57,12 +57,16 @@ def test_invalid_variable_is_named() -> None:
         resolve(COLLECTOR, {}, {"OWNER_KIND": "rayjob"})
 
 
-@pytest.mark.parametrize("flag", ["--nope", "--por=1"])
-def test_unknown_or_abbreviated_flag_exits_with_2_and_one_line(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("flag", "hint"), [("--nope", ""), ("--por=1", ": did you mean --port?")])
+def test_unknown_or_abbreviated_flag_exits_with_2_and_one_line(
+    flag: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         parse_command_line(SERVER, [flag], "")
     assert ended.value.code == 2
-    assert capsys.readouterr().err == f"historyserver: unknown flag or argument: {flag} (see historyserver --help)\n"
+    assert (
+        capsys.readouterr().err == f"historyserver: unknown flag or argument: {flag}{hint} (see historyserver --help)\n"
+    )
 
 
 def test_go_durations_and_kubernetes_sizes_are_parsed() -> None:

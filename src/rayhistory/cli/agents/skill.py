@@ -13,13 +13,13 @@ description: Investigate Ray clusters and jobs, running or gone, with the rayhis
 # Why did a Ray job fail, or why was it slow?
 
 Sessions are lives of Ray clusters. Commands take SESSION as a session name, namespace/cluster, namespace/~rayjob/name,
-each with or without @time; without one they use the newest session. --server URL (or RAYHISTORY_SERVER) reads a history
-server, otherwise the store of the environment. --json prints JSON.
+each with or without @time; without one they use the newest session. --server URL (or RAYHISTORY_SERVER) reads from a
+history server. Without it, commands read the store that environment variables name. --json prints JSON.
 
 1. Find the session:      rayhistory sessions --json
-2. Ask for the cause:     rayhistory diagnose SESSION            exit status 3: a failure was found
+2. Ask for the cause:     rayhistory diagnose SESSION            exit code 3: a job failed, or was stopped or lost
 3. Look at failures:      rayhistory tasks SESSION --where "state = FAILED" --columns task_id,name,error_message
-4. Read the log of one:   rayhistory logs SESSION --task TASK_ID --err -n 50
+4. Read the task log:     rayhistory logs SESSION --task TASK_ID --err -n 50
 5. Search all logs:       rayhistory grep "out of memory" SESSION -i -C 2
 6. Look at metrics:       rayhistory metrics 'max by (ip) (ray_node_mem_used)' SESSION
 7. Count and time:        rayhistory sql "select name, count(*) from tasks group by name" SESSION

@@ -51,7 +51,7 @@ async def _write_report(arguments: argparse.Namespace, settings: Settings, file:
 
 
 async def _write_zip(arguments: argparse.Namespace, settings: Settings, file: Path) -> None:
-    """Copy the session to a store in a temporary directory, which becomes the archive."""
+    """Copy the session to a store in a temporary directory, and pack this directory into a zip archive."""
     server, name = server_and_session(arguments)
     if server:
         raise UsageError("a zip archive can only be made from a store: omit --server, or use a name that ends in .html")

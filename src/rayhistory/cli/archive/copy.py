@@ -24,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_session_names_argument(parser)
     parser.add_argument("--to", required=True, metavar="URL", help="store to copy to, as in --store")
     parser.add_argument(
-        "--to-config", metavar="FILE", help="JSON file with the settings of that store, if they differ from the source"
+        "--to-config",
+        metavar="FILE",
+        help="JSON file with the settings of that store, if they differ from those of --store",
     )
     parser.add_argument(
         "--log-layout", choices=["as-is", "plain"], default="as-is",
@@ -38,7 +40,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _target_settings(url: str, config: str | None) -> Settings:
-    """Return the target's settings, without store variables of the environment, which belong to the source."""
+    """Return the settings of the target store. Store variables in the environment apply only to the source."""
     variables = {variable for spec in setting_specs() if spec.name in STORE_SETTINGS for variable in spec.all_variables}
     environ = {name: value for name, value in os.environ.items() if name not in variables}
     flags = {"setting_store": url} | ({"setting_storage_backend_config_path": config} if config else {})
@@ -49,8 +51,8 @@ def _target_settings(url: str, config: str | None) -> Settings:
 
 
 def _with_target_flags(error: InvalidSetting) -> InvalidSetting:
-    """Use this command's flags in an error about the target's settings."""
-    text = str(error).replace("STORAGE_BACKEND_CONFIG_PATH=", "--to-config=").replace("LOCAL_STORAGE_DIR=", "--to ")
+    """In an error about the target, replace each name of a setting by the flag of this command."""
+    text = str(error).replace("STORAGE_BACKEND_CONFIG_PATH=", "--to-config=")
     return InvalidSetting(text.replace("--store=", "--to="))
 
 
@@ -91,7 +93,7 @@ def _print_result(entry: CatalogEntry, state: str, result: CopyResult) -> None:
     skipped = f", {result.skipped:,} already there" if result.skipped else ""
     print(f"{path}  copied and verified: {result.objects:,} objects, {format_size(result.size)}{skipped}")
     if result.damaged:
-        print(f"{path}  {result.damaged} damaged ranges in its log packs were filled in the copy")
+        print(f"{path}  {result.damaged} damaged ranges of its log packs were replaced by a filler in the copy")
     if result.left_out:
         print(f"{path}  {result.left_out} files were left out: most of their bytes are missing from the packs")
     if state == RUNNING:

@@ -26,7 +26,7 @@ _CONCURRENT_REMOVALS = 8
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-age", type=value_type(parse_retention_age), metavar="AGE",
-        help="remove sessions that ended longer ago, such as 30d, 2w or 12h",
+        help="remove sessions that ended longer ago than this, such as 30d, 2w or 12h",
     )  # fmt: skip
     parser.add_argument(
         "--failed-max-age", type=value_type(parse_retention_age), metavar="AGE",
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--max-bytes", type=value_type(parse_size), metavar="SIZE",
-        help="keep at most this size, such as 500G; remove the oldest first, failed ones last",
+        help="keep at most this size in total, such as 500G; remove the oldest first, failed ones last",
     )  # fmt: skip
     parser.add_argument(
         "--namespace", type=value_type(parse_dns_name), metavar="NAME", help="only sessions of this namespace"
@@ -97,7 +97,7 @@ async def _drop_runs(opened: SessionStore, settings: Settings, removed: set[tupl
     try:
         await RunCompactor(table).compact(removed - existing)
     except StoreError as error:
-        print(f"runs of removed sessions are still listed, servers drop them later: {error}", flush=True)
+        print(f"the run table still lists runs of removed sessions, servers remove them later: {error}", flush=True)
 
 
 async def _remove(
@@ -131,6 +131,6 @@ def _print_decisions(
 
 
 def _sizes(candidate: RetentionCandidate) -> str:
-    """Return the size as in lists of sessions, and the size of the index."""
+    """Return the size of a session, as lists of sessions show it, and the size of its index."""
     index = f" and an index of {format_size(candidate.index_size)}" if candidate.index_size else ""
     return f"{format_size(candidate.size - candidate.index_size)}{index}"

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dashboard", metavar="URL", help="URL of the dashboard, such as http://127.0.0.1:8265")
     parser.add_argument(
         "--log-limit", default="64Mi", metavar="SIZE",
-        help="bytes to store of each log file; 0 stores no logs (default: 64Mi)",
+        help="maximum number of bytes to store of each log file; 0 stores no logs (default: 64Mi)",
     )  # fmt: skip
     add_cluster_arguments(parser)
 

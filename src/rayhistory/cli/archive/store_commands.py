@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Sequence
 
 from rayhistory.archive.session_objects import for_each
-from rayhistory.archive.store_check import TABLES, StoreCheck, StoreFinding
+from rayhistory.archive.store_check import TABLES, StoreCheck, StoreProblem
 from rayhistory.archive.store_time import read_store_time
 from rayhistory.cli.actions import Actions, run_action
 from rayhistory.cli.arguments import INDEX_SETTINGS, value_type
@@ -61,14 +61,14 @@ async def _check_store(arguments: argparse.Namespace, settings: Settings) -> int
         tally = _Tally()
 
         async def check_one(entry: CatalogEntry) -> None:
-            findings = await check.session(entry.ref)
-            tally.add(findings, repaired=await repair.session(entry, findings) if repair else False)
+            problems = await check.session(entry.ref)
+            tally.add(problems, repaired=await repair.session(entry, problems) if repair else False)
 
         try:
             await for_each(chosen, check_one, _CONCURRENT_SESSIONS)
             if not arguments.sessions:
-                async for finding in check.orphans(entry.ref for entry in entries):
-                    tally.add([finding], repaired=await repair.delete(finding) if repair else False)
+                async for problem in check.orphans(entry.ref for entry in entries):
+                    tally.add([problem], repaired=await repair.delete(problem) if repair else False)
         finally:
             if repair:
                 await repair.close()
@@ -103,20 +103,20 @@ async def _compact_store(arguments: argparse.Namespace, settings: Settings) -> i
 
 
 class _Tally:
-    """Prints findings, and counts those that are not repaired."""
+    """Prints problems, and counts those that are not repaired."""
 
     def __init__(self) -> None:
         self.damaged = 0
         self._repaired = 0
         self._free_bytes = 0
 
-    def add(self, findings: Sequence[StoreFinding], *, repaired: bool) -> None:
-        for finding in findings:
-            size = f", {format_size(finding.size)}" if finding.size else ""
-            print(f"{finding.ref.path}  {finding.what}  {finding.code}: {finding.detail}{size}", flush=True)
-            self._free_bytes += finding.size
-            self._repaired += finding.is_damage and repaired
-            self.damaged += finding.is_damage and not repaired
+    def add(self, problems: Sequence[StoreProblem], *, repaired: bool) -> None:
+        for problem in problems:
+            size = f", {format_size(problem.size)}" if problem.size else ""
+            print(f"{problem.ref.path}  {problem.what}  {problem.code}: {problem.detail}{size}", flush=True)
+            self._free_bytes += problem.size
+            self._repaired += problem.is_damage and repaired
+            self.damaged += problem.is_damage and not repaired
 
     def summary(self, *, repaired: bool) -> str:
         freed = f"{format_size(self._free_bytes)} {'freed' if repaired else 'could be freed with --repair'}"
@@ -124,19 +124,19 @@ class _Tally:
 
 
 class _Repair:
-    """Rebuilds damaged files and deletes unused ones."""
+    """Rebuilds damaged files of indexes, and deletes unused ones."""
 
     def __init__(self, settings: Settings, opened: SessionStore) -> None:
         self._opened = opened
         self._store = index_store(opened.store, settings)
         self._builder = IndexBuilder(settings, opened.store, opened.layout, products=PRODUCTS)
 
-    async def session(self, entry: CatalogEntry, findings: Sequence[StoreFinding]) -> bool:
+    async def session(self, entry: CatalogEntry, problems: Sequence[StoreProblem]) -> bool:
         """Repair a session. Print the reason and return False on failure."""
         try:
-            for finding in findings:
-                await self.delete(finding)
-            damaged = {finding.what for finding in findings if finding.is_damage}
+            for problem in problems:
+                await self.delete(problem)
+            damaged = {problem.what for problem in problems if problem.is_damage}
             if damaged:
                 await self._rebuild(entry, damaged)
         except RayHistoryError as error:
@@ -144,9 +144,9 @@ class _Repair:
             return False
         return True
 
-    async def delete(self, finding: StoreFinding) -> bool:
-        """Delete the objects of a finding. For a damaged product, delete only its manifest."""
-        await delete_keys(self._store, finding.keys)
+    async def delete(self, problem: StoreProblem) -> bool:
+        """Delete the objects of a store problem. For a damaged product, delete only its manifest."""
+        await delete_keys(self._store, problem.keys)
         return True
 
     async def close(self) -> None:

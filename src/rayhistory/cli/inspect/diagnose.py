@@ -10,12 +10,14 @@ import msgspec
 from rayhistory.cli import output
 from rayhistory.cli.client import open_client
 from rayhistory.cli.session_args import add_session_arguments
+from rayhistory.diagnosis.earlier_runs import COMPARISON_CODES
 from rayhistory.diagnosis.findings import Diagnosis, Finding
-from rayhistory.diagnosis.headlines import things
+from rayhistory.diagnosis.headlines import plural, things
+from rayhistory.diagnosis.tracebacks import excerpt
 from rayhistory.settings import Settings
 
 FAILURE_FOUND = 3
-_EVIDENCE_LINES = 12
+_EVIDENCE_LINES, _SHORT_EVIDENCE_LINES = 20, 8
 _INDENT = "    "
 
 
@@ -52,7 +54,7 @@ async def _print_markdown(arguments: argparse.Namespace, settings: Settings) -> 
 
 
 def exit_code(found: Diagnosis) -> int:
-    """Return 3 if the session failed."""
+    """Return 3 if the diagnosis has a verdict, because the session failed; else 0."""
     return FAILURE_FOUND if found.verdict else 0
 
 
@@ -61,17 +63,19 @@ def describe(found: Diagnosis) -> Iterator[str]:
     if found.verdict:
         yield output.printable(f"{found.verdict.headline} ({found.verdict.code}, {found.verdict.confidence})")
     else:
-        yield "No failure was found."
+        yield "No failed job was found."
     if found.provisional:
-        yield "Provisional: the session is still running."
+        yield "Provisional: the session had not ended."
     for number, finding in enumerate(found.findings):
         yield ""
         is_verdict = found.verdict is not None and found.verdict.finding == number
         yield from _finding(finding, with_headline=not is_verdict)
-    if found.skipped:
-        yield ""
-        reasons = sorted({skipped.reason for skipped in found.skipped})
-        yield f"{len(found.skipped)} rules could not run: {'; '.join(reasons)}."
+    comparisons = [skipped for skipped in found.skipped if skipped.code in COMPARISON_CODES]
+    others = [skipped for skipped in found.skipped if skipped.code not in COMPARISON_CODES]
+    for text, skipped in (("Not compared", comparisons), (f"{plural(len(others), 'rule')} could not run", others)):
+        if skipped:
+            yield ""
+            yield f"{text}: {'; '.join(sorted({each.reason for each in skipped}))}."
 
 
 def _finding(finding: Finding, *, with_headline: bool) -> Iterator[str]:
@@ -81,18 +85,29 @@ def _finding(finding: Finding, *, with_headline: bool) -> Iterator[str]:
     for text in (f"Affected: {affected}" if affected else "", finding.detail, finding.suggestion):
         if text:
             yield output.printable(f"{_INDENT}{text}")
-    if finding.severity == "critical":
-        for evidence in finding.evidence[:1]:
-            yield output.printable(f"{_INDENT}{evidence.kind} {evidence.id}:")
-            yield from (
-                output.printable(f"{_INDENT}| {line}") for line in evidence.text.splitlines()[-_EVIDENCE_LINES:]
-            )
+    for line in _evidence(finding):
+        yield output.printable(f"{_INDENT}{line}")
+
+
+def _evidence(finding: Finding) -> Iterator[str]:
+    """Yield the first evidence, if the finding is critical, and the first evidence with several lines of text."""
+    is_critical = finding.severity == "critical"
+    long = next((evidence for evidence in finding.evidence if "\n" in evidence.text.strip()), None)
+    first = finding.evidence[0] if is_critical and finding.evidence else None
+    for evidence in dict.fromkeys(each for each in (first, long) if each):
+        yield f"{evidence.kind} {evidence.id}:"
+        lines = excerpt(evidence.text, _EVIDENCE_LINES if is_critical else _SHORT_EVIDENCE_LINES).splitlines()
+        yield from (f"| {line}" for line in lines)
 
 
 def verdict_paragraph(found: Diagnosis) -> str:
-    """Return the verdict and its suggestion, for the end of a failed run; empty if there is none."""
+    """Return the verdict, its suggestion and evidence, to print after a failed job; an empty text without a verdict."""
     if found.verdict is None:
         return ""
     finding = found.findings[found.verdict.finding]
-    lines = [f"Why it failed: {finding.headline} ({finding.code}, {finding.confidence})", finding.suggestion]
+    lines = [
+        f"Why it failed: {finding.headline} ({finding.code}, {finding.confidence})",
+        finding.suggestion,
+        *_evidence(finding),
+    ]
     return "\n".join(output.printable(line) for line in lines if line)

@@ -7,10 +7,13 @@ import msgspec
 from rayhistory.api.http_client import HistoryClient
 from rayhistory.errors import UsageError
 from rayhistory.server.history_api.api_types import TableRows
+from rayhistory.web.format import format_iso
 
-NO_OUTPUT_OF_ITS_OWN = "Ray recorded no output of this task alone"
+NO_OUTPUT_OF_ITS_OWN = "Ray did not record which output this task wrote"
 _MAX_SHOWN_IDS = 5
 _ID_PREFIX = re.compile("[0-9a-f]+")
+
+Row = dict[str, str | int | float | bool | None]
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -20,9 +23,11 @@ class _Kind(msgspec.Struct, frozen=True):
     id_length: int
     names: tuple[str, ...]
     """Columns to compare with a name, in order. The first match counts."""
+    attempt_columns: tuple[str, ...] = ()
+    """The column that tells rows of the same id apart, if there can be several."""
 
 
-_TASK = _Kind("task", "tasks", "task_id", 48, ("name", "func_or_class_name"))
+_TASK = _Kind("task", "tasks", "task_id", 48, ("name", "func_or_class_name"), ("attempt_number",))
 _ACTOR = _Kind("actor", "actors", "actor_id", 32, ("name", "class_name"))
 _NODE = _Kind("node", "nodes", "node_id", 56, ("node_ip", "node_name", "hostname"))
 
@@ -40,7 +45,10 @@ async def find_node(client: HistoryClient, text: str) -> str:
 
 
 async def find_log_node(client: HistoryClient, text: str) -> str:
-    """Return the id of a node. Logs may also have a node without events, such as a placeholder."""
+    """Return the id of the node that a text names. A text that names no node with events is returned unchanged.
+
+    A node, such as one with a placeholder id, can have logs and no events.
+    """
     try:
         return await find_node(client, text)
     except UsageError:
@@ -48,9 +56,10 @@ async def find_log_node(client: HistoryClient, text: str) -> str:
 
 
 async def find_job(client: HistoryClient, text: str, wanted: str | None = None) -> str:
-    """Return the `wanted` id (job_id or submission_id) of the job with this job id or submission id.
+    """Find a job by its job id or submission id. Return its id of the kind `wanted`; without `wanted`, the given id.
 
-    If there is none, return the text.
+    `wanted` is `job_id` or `submission_id`. Raise UsageError if no job has the given id, or if the job has no id of
+    the wanted kind.
     """
     for column in ("submission_id", "job_id"):
         for row in await _rows(client, "jobs", f"{column}={text}", ("job_id", "submission_id")):
@@ -64,10 +73,14 @@ async def find_job(client: HistoryClient, text: str, wanted: str | None = None) 
     raise UsageError(f"the session has no job {text!r}: list jobs with rayhistory jobs")
 
 
-async def actor_of_task(client: HistoryClient, task_id: str) -> str | None:
-    """Return the id of the actor that ran a task, or None."""
-    rows = await _rows(client, "tasks", f"task_id={task_id}", ("actor_id",))
-    return next((str(row["actor_id"]) for row in rows if row["actor_id"]), None)
+async def task_attempt(
+    client: HistoryClient, task_id: str, attempt: int | None, columns: tuple[str, ...]
+) -> Row | None:
+    """Return these columns of an attempt of a task, by default of the latest; None if the session has none."""
+    rows = await _rows(client, "tasks", f"task_id={task_id}", ("attempt_number", *columns))
+    if attempt is not None:
+        rows = [row for row in rows if row["attempt_number"] == attempt]
+    return max(rows, key=lambda row: int(row["attempt_number"] or 0), default=None)
 
 
 async def _find(client: HistoryClient, kind: _Kind, text: str) -> str:
@@ -76,13 +89,15 @@ async def _find(client: HistoryClient, kind: _Kind, text: str) -> str:
     conditions = [f"{column}={text}" for column in kind.names]
     if _is_id(text):
         conditions.append(f"{kind.id_column}^={text}")
+    columns = (kind.id_column, "state", "start_time_ms", *kind.attempt_columns)
     for condition in conditions:
-        rows = await _rows(client, kind.table, condition, (kind.id_column,))
-        ids = list(dict.fromkeys(str(row[kind.id_column]) for row in rows))
-        if len(ids) == 1:
-            return ids[0]
-        if ids:
-            raise UsageError(_ambiguous(kind, text, ids))
+        rows = await _rows(client, kind.table, condition, columns, sort="state,-start_time_ms")
+        rows.sort(key=lambda row: [int(row[name] or 0) for name in kind.attempt_columns])
+        found = {str(row[kind.id_column]): row for row in rows}  # of a task, the latest attempt
+        if len(found) == 1:
+            return next(iter(found))
+        if found:
+            raise UsageError(_ambiguous(kind, text, found))
     raise UsageError(f"the session has no {kind.noun} {text!r}: list them with rayhistory {kind.table}")
 
 
@@ -90,13 +105,21 @@ def _is_id(text: str) -> bool:
     return _ID_PREFIX.fullmatch(text.lower()) is not None
 
 
-def _ambiguous(kind: _Kind, text: str, ids: list[str]) -> str:
-    shown = ", ".join(ids[:_MAX_SHOWN_IDS]) + (", …" if len(ids) > _MAX_SHOWN_IDS else "")
-    return f"several {kind.noun}s match {text!r}: use one of the ids {shown}"
+def _ambiguous(kind: _Kind, text: str, found: dict[str, Row]) -> str:
+    """List ids with state and start, failed tasks first: FAILED is alphabetically the first of their states."""
+    ordered = sorted(found.items(), key=lambda item: (str(item[1]["state"]), -int(item[1]["start_time_ms"] or 0)))
+    shown = ", ".join(f"{found_id} ({_state(row)})" for found_id, row in ordered[:_MAX_SHOWN_IDS])
+    more = ", …" if len(found) > _MAX_SHOWN_IDS else ""
+    return f"several {kind.noun}s match {text!r}: use one of the ids {shown}{more}"
+
+
+def _state(row: Row) -> str:
+    started = f", started {format_iso(int(row['start_time_ms']))}" if row["start_time_ms"] else ""
+    return f"{row['state'] or 'unknown state'}{started}"
 
 
 async def _rows(
-    client: HistoryClient, table: str, condition: str, columns: tuple[str, ...]
-) -> list[dict[str, str | int | float | bool | None]]:
-    params = {"where": condition, "columns": ",".join(columns), "limit": 100}
+    client: HistoryClient, table: str, condition: str, columns: tuple[str, ...], sort: str = ""
+) -> list[Row]:
+    params = {"where": condition, "columns": ",".join(columns), "sort": sort, "limit": 100}
     return (await client.json(f"api/history/rows/{table}", TableRows, params)).rows

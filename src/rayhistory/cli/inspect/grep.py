@@ -126,7 +126,8 @@ class _Printer:
     def add(self, hit: LogHit) -> None:
         self.found += 1
         if self.found == 1 and self._arguments.task and hit.task_id is None:
-            sys.stderr.write(f"rayhistory: {NO_OUTPUT_OF_ITS_OWN}, searching that of its actor {hit.actor_id}\n")
+            searched = f"searching the output of its actor {hit.actor_id} during the task"
+            sys.stderr.write(f"rayhistory: {NO_OUTPUT_OF_ITS_OWN}, {searched}\n")
         name = _file_name(hit)
         self._files[name] += 1
         if self._arguments.json:
@@ -178,5 +179,5 @@ def _file_name(hit: LogHit) -> str:
 
 
 def _printable(text: str) -> str:
-    """Remove terminal control characters, because log lines and file names are untrusted."""
+    """Remove colour codes and replace control characters by `?`, because log lines and file names are untrusted."""
     return re.sub(r"[^\t\x20-\x7e\xa0-\U0010ffff]", "?", re.sub(r"\x1b\[[\d;]*[A-Za-z]", "", text.rstrip("\r")))

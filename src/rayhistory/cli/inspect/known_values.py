@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable, Iterator
 
-from rayhistory.events.merged_tables import TASK_STATES
+from rayhistory.events.table_columns import TASK_STATES
 from rayhistory.index.query.query import Condition, Filter
 from rayhistory.index.query.where import parse_where
 from rayhistory.server.ray_api.state_schema import (
@@ -27,7 +27,7 @@ KNOWN_VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("workers", "exit_type"): EXIT_TYPES,
     ("placement_groups", "state"): PLACEMENT_GROUP_STATES,
 }
-"""The values of a table's column that Ray reports."""
+"""The values that Ray reports, by table and column."""
 
 
 def unknown_values(table: str, where: Iterable[str]) -> Iterator[str]:

@@ -2,29 +2,33 @@
 
 import argparse
 import asyncio
+import difflib
 import re
+import shlex
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from rayhistory.api.http_client import HistoryClient, Params, RayResponse
-from rayhistory.cli.arguments import value_type
+from rayhistory.cli.arguments import setting_flags, value_type
 from rayhistory.cli.client import open_client
 from rayhistory.cli.inspect import grep
 from rayhistory.cli.inspect.find_entity import (
     NO_OUTPUT_OF_ITS_OWN,
-    actor_of_task,
+    Row,
     find_actor,
     find_job,
     find_log_node,
     find_task,
+    task_attempt,
 )
 from rayhistory.cli.session_args import add_session_arguments
 from rayhistory.errors import LogNotFound, UsageError
+from rayhistory.logs.worker_markers import TaskOutput
 from rayhistory.settings import Settings
 
 _HEAD_NODE = "the head node"
-"""Ray's API has no name for the head node. An address that no node has selects it."""
+"""A value of `node_ip` that no node has. The server then uses the head node, which Ray's API cannot name otherwise."""
 _MAX_LINE_BYTES = 1 << 20
 _SELECTORS = ("task", "actor", "job", "pid", "file")
 _REQUIRED_SELECTORS = {
@@ -36,13 +40,15 @@ _REQUIRED_SELECTORS = {
     "follow": _SELECTORS,
     "grep": (*_SELECTORS, "list"),
 }
-"""Flags that require one of other flags."""
+"""For each flag that needs another flag: the flags of which at least one must be given."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_session_arguments(parser)
     selector = parser.add_mutually_exclusive_group()
-    selector.add_argument("--task", metavar="TASK", help="show the output of a task: its id, the id's start, or name")
+    selector.add_argument(
+        "--task", metavar="TASK", help="show the output of a task: its id, the beginning of its id, or its name"
+    )
     selector.add_argument("--actor", metavar="ACTOR", help="show the output of an actor: its id, name or class")
     selector.add_argument("--job", metavar="ID", help="show the output of a submitted job: its submission id or job id")
     selector.add_argument("--pid", type=int, metavar="PID", help="show the output of this worker process")
@@ -51,7 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--node",
         metavar="NODE",
-        help="with --pid, --file or --list: id of a node, the id's start, its address or name (default: the head node)",
+        help="with --pid, --file or --list: a node, by its id, the beginning of its id, its address or its name "
+        "(default: the head node)",
     )
     parser.add_argument("--attempt", type=int, metavar="N", help="with --task: attempt (default: the latest)")
     parser.add_argument(
@@ -61,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--err", action="store_true", help="with --task, --actor or --pid: show stderr instead of stdout"
     )
     parser.add_argument("-n", "--lines", type=int, metavar="N", help="show only the last N lines")
-    parser.add_argument("--follow", action="store_true", help="continue while the session runs")
+    parser.add_argument("--follow", action="store_true", help="keep showing new lines while the session runs")
     parser.add_argument(
         "--grep",
         type=value_type(_parse_regex),
@@ -122,12 +129,17 @@ async def _run(selector: str, arguments: argparse.Namespace, settings: Settings)
         for number, file in enumerate(files):
             if len(files) > 1:
                 print(f"{'' if number == 0 else chr(10)}==> {_printable_name(file)} <==", flush=True)
-            is_empty &= not await _copy_log_or_actor_log(client, arguments, file)
+            try:
+                is_empty &= not await _copy_log_or_fallback(client, arguments, file)
+            except LogNotFound:
+                if file:
+                    raise await _no_such_file(client, arguments, file) from None
+                raise
     return 1 if is_empty and arguments.grep else 0
 
 
 async def _resolve_names(client: HistoryClient, arguments: argparse.Namespace) -> None:
-    """Replace names and beginnings of ids by ids."""
+    """Replace names, and beginnings of ids, by complete ids."""
     if arguments.task:
         arguments.task = await find_task(client, arguments.task)
     if arguments.actor:
@@ -147,20 +159,59 @@ async def _matching_files(client: HistoryClient, arguments: argparse.Namespace) 
     return names
 
 
-async def _copy_log_or_actor_log(client: HistoryClient, arguments: argparse.Namespace, file: str | None) -> bool:
-    """Write the log of a task.
+async def _no_such_file(client: HistoryClient, arguments: argparse.Namespace, file: str) -> LogNotFound:
+    """Return an error that names similar files of the node."""
+    names = await _file_names(client, arguments, "**")
+    near = [name for name in names if file in name] or difflib.get_close_matches(file, names, n=3)
+    suggestion = f"Did you mean {' or '.join(map(_printable_name, near[:3]))}? " if near else ""
+    where = "this node" if arguments.node else "the head node; --node selects another"
+    return LogNotFound(f"no log file {file!r} on {where}. {suggestion}List files with rayhistory logs --list")
 
-    If there is none, write the log of its actor, because Ray records no ranges for actor tasks.
-    """
+
+async def _copy_log_or_fallback(client: HistoryClient, arguments: argparse.Namespace, file: str | None) -> bool:
+    """Write a log. For a task whose output is not known, write the log of its actor or of its worker."""
     try:
         return await _copy_log(client, arguments, file)
     except LogNotFound:
-        actor = await actor_of_task(client, arguments.task) if arguments.task else None
-        if actor is None:
+        columns = ("name", "actor_id", "node_id", "worker_id", "stdout_file", "stderr_file")
+        task = await task_attempt(client, arguments.task, arguments.attempt, columns) if arguments.task else None
+        if task is None:
             raise
-    sys.stderr.write(f"rayhistory: {NO_OUTPUT_OF_ITS_OWN}, showing that of its actor {actor}\n")
-    arguments.task, arguments.actor, arguments.attempt = None, actor, None
+        is_known = task["node_id"] and (task["stdout_file"] or task["stderr_file"])
+        if is_known and not task["actor_id"]:
+            raise
+    if task["actor_id"]:  # Ray records no ranges for actor tasks
+        shown = f"the output of its actor {task['actor_id']}"
+        arguments.actor = task["actor_id"]
+    else:
+        file = await _worker_log(client, arguments, task)
+        shown = f"the whole log {_printable_name(file)} of its worker: the output follows a line {_marker(task)!r}"
+        arguments.node = task["node_id"]
+    sys.stderr.write(f"rayhistory: {NO_OUTPUT_OF_ITS_OWN}, showing {shown}\n")
+    arguments.task = arguments.attempt = None
     return await _copy_log(client, arguments, file)
+
+
+async def _worker_log(client: HistoryClient, arguments: argparse.Namespace, task: Row) -> str:
+    """Return the log file of a task's worker. If there is none, raise LogNotFound with commands for the next step."""
+    if task["node_id"] and task["worker_id"]:
+        glob = f"**/worker-{task['worker_id']}-*.{'err' if arguments.err else 'out'}"
+        on_node = argparse.Namespace(node=task["node_id"])
+        if names := await _file_names(client, on_node, glob):
+            return names[-1]  # a file in old/ comes before a newer one
+    target = [arguments.session] if arguments.session else []
+    target += [*setting_flags(arguments), *([f"--server={arguments.server}"] if arguments.server else [])]
+    commands = (["grep", "-F", shlex.quote(_marker(task)), *target], ["logs", *target, "--list"], ["gaps", *target])
+    first, second, third = (" ".join(["rayhistory", *command]) for command in commands)
+    raise LogNotFound(
+        f"the log of task {arguments.task} was not found, because events or logs of its worker are missing. "
+        f"Try {first}, {second} or {third}"
+    )
+
+
+def _marker(task: Row) -> str:
+    """Return the line that a worker writes before the output of this task."""
+    return f":task_name:{TaskOutput.marker(_printable_name(str(task['name'] or '')))}"
 
 
 async def _copy_log(client: HistoryClient, arguments: argparse.Namespace, file: str | None) -> bool:
@@ -194,7 +245,7 @@ def _node(arguments: argparse.Namespace) -> Params:
 
 
 def _params(arguments: argparse.Namespace, file: str | None) -> Params:
-    """Return the parameters of Ray's log API."""
+    """Return the arguments as parameters of Ray's log API."""
     params = {
         "task_id": arguments.task,
         "actor_id": arguments.actor,

@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="start", metavar="TIME", help="start: ms since 1970 or ISO 8601 (default: first sample)"
     )
-    parser.add_argument("--to", dest="end", metavar="TIME", help="end, likewise (default: last sample)")
+    parser.add_argument(
+        "--to", dest="end", metavar="TIME", help="end: ms since 1970 or ISO 8601 (default: last sample)"
+    )
     parser.add_argument(
         "--step", type=float, metavar="SECONDS", help=f"seconds between two points (default: {_STEPS} points)"
     )

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import sys
 import webbrowser
 
 from rayhistory.cli import serve
@@ -22,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Open the session on the given server, or on one of this machine: of the given port, else of any."""
+    """Open the session on the given server, else on a server of this machine (on the given port, else on any port)."""
     server, _ = server_and_session(arguments)
     if arguments.serve and server:
         raise UsageError(
@@ -35,11 +36,11 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     others = [] if hasattr(arguments, "setting_port") else registered_servers(settings.cache_dir)
     for url in dict.fromkeys([local, *others]):
         if asyncio.run(responds(url, settings, path)):
+            if arguments.serve:
+                print(f"rayhistory: a server at {url} already serves this session, starting no other", file=sys.stderr)
             return _open(url + path, arguments)
     if arguments.serve:
         return serve.serve(settings, lambda url: _show(url + path, arguments))
-    if arguments.print:
-        print(local + path)
     raise RayHistoryError(asyncio.run(_why_not(local, arguments, settings)))
 
 

@@ -8,14 +8,17 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from rayhistory.cli.arguments import add_json_argument
+from rayhistory.cli.arguments import add_json_argument, setting_flags
 from rayhistory.cli.client import read_sessions
 from rayhistory.cli.output import printable
 from rayhistory.cli.session_args import add_server_argument, server_url
 from rayhistory.cli.text_table import align
 from rayhistory.errors import UsageError
+from rayhistory.server.history_api.api_types import SessionList
+from rayhistory.sessions.catalog import RUNNING
 from rayhistory.settings import Settings
 from rayhistory.web import SESSION_STATES, SORTS, SessionRow
+from rayhistory.web.format import format_duration, plural
 
 _HEADINGS = ("STATE", "CLUSTER", "SESSION", "STARTED (UTC)", "DURATION", "JOBS", "TASKS", "RAY")
 _FILTERS = ("q", "namespace", "cluster", "owner", "state", "since", "sort")
@@ -50,16 +53,29 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         raise UsageError(f"--limit={arguments.limit}: use a number above 0")
     filters = {name: value for name in _FILTERS if (value := getattr(arguments, name))}
     filters |= {"failed": "1"} if arguments.failed else {}
-    rows, total = asyncio.run(read_sessions(server_url(arguments), settings, filters, arguments.limit))
+    found = asyncio.run(read_sessions(server_url(arguments), settings, filters, arguments.limit))
+    rows = found.sessions
     if arguments.json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
     elif rows:
         print(align([_HEADINGS, *map(_cells, rows)]))
     else:
-        print("No session matches." if filters else _NO_SESSIONS)
-    if total > len(rows):
-        sys.stderr.write(f"{total - len(rows):,} more sessions not shown\n")
+        sys.stderr.write("No session matches.\n") if filters else print(_NO_SESSIONS)
+    if found.total > len(rows):
+        sys.stderr.write(f"{found.total - len(rows):,} more sessions not shown\n")
+    sys.stderr.write(_how_to_index(found, arguments))
     return 0
+
+
+def _how_to_index(found: SessionList, arguments: argparse.Namespace) -> str:
+    """Return a hint about sessions without an index: listed ones, and those that a filter left out for lack of one."""
+    shown = [row for row in found.sessions if row.counts is None and not row.unreadable and row.state != RUNNING]
+    unindexed = found.unindexed + len(shown)
+    if not unindexed:
+        return ""
+    command = " ".join(["rayhistory index --missing", *setting_flags(arguments)])
+    hint = "The server indexes a session when it is opened." if server_url(arguments) else f"To index, run: {command}"
+    return f"{plural(unindexed, 'session')} not indexed, so jobs and failures are unknown. {hint}\n"
 
 
 _NO_SESSIONS = "The store has no sessions yet. Record one with: rayhistory run -- python my_job.py"
@@ -77,7 +93,7 @@ def _cells(row: SessionRow) -> tuple[str, ...]:
         f"{row.namespace}/{row.cluster}",
         row.session,
         _format_time(row.started_ms),
-        f"{duration / 1000:.0f} s" if duration is not None else "?",
+        format_duration(duration) if duration is not None else "?",
         jobs,
         tasks,
         printable(row.ray_version or "?"),

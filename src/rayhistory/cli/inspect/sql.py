@@ -24,9 +24,9 @@ from rayhistory.index.query.sql_sandbox import (
     SqlLimits,
     TableSources,
     check_query,
+    duckdb_message,
     execute,
     mentioned_tables,
-    one_line,
     open_sandbox,
 )
 from rayhistory.server.history_api.api_types import MAX_SQL_ROWS, SqlRows
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _is_query(text: str) -> bool:
-    """Tell a query from the name of a session, which has no spaces."""
+    """Return whether a text is a query. Names of sessions contain no spaces."""
     return text == "-" or " " in text.strip()
 
 
@@ -93,7 +93,7 @@ async def _run_on_server(arguments: argparse.Namespace, settings: Settings) -> i
     with output.row_writer(arguments, result.columns, {}) as add:
         add(row.values() for row in result.rows)
     if not result.complete:
-        sys.stderr.write("rayhistory: there are more rows than the server returns: use a smaller query\n")
+        sys.stderr.write("rayhistory: the result has more rows than the server returns: select fewer rows\n")
     return 0 if result.complete else 1
 
 
@@ -165,19 +165,20 @@ def _execute(arguments: argparse.Namespace, sources: TableSources) -> None:
                         add(rows)
         except duckdb.InterruptException:
             raise UsageError(
-                f"query cancelled after {format_value(arguments.timeout)}: use a smaller query or a longer --timeout"
+                f"query cancelled after {format_value(arguments.timeout)}: "
+                "use a query that reads fewer rows, or a longer --timeout"
             ) from None
         except duckdb.OutOfMemoryException:
             raise UsageError(
                 f"query needs more memory than --memory={format_value(arguments.memory)}: "
-                "use a smaller query or a larger --memory"
+                "use a query that reads fewer rows, or a larger --memory"
             ) from None
         except duckdb.IOException as error:
             raise UsageError(
-                f"cannot read a table: {one_line(error)}; use fewer sessions or a larger --cache-size"
+                f"cannot read a table: {duckdb_message(error)}; use fewer sessions or a larger --cache-size"
             ) from None
         except duckdb.Error as error:
-            raise UsageError(one_line(error)) from None
+            raise UsageError(duckdb_message(error)) from None
 
 
 def _ref_columns(ref: SessionRef) -> str:

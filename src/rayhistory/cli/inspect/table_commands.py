@@ -19,7 +19,7 @@ from rayhistory.server.history_api.api_types import TableRows
 from rayhistory.settings import Settings
 
 _DEFAULT_FILTERS = {"tasks": {"type": "type!=DRIVER_TASK", "closed_by_history": "closed_by_history!=true"}}
-"""Hide drivers, and tasks whose end was inferred, unless --all or --where is given."""
+"""Filters that hide drivers, and tasks whose end was inferred, unless --all is given or --where has the same column."""
 _DEFAULT_SORT = {"tasks": "state,-start_time_ms", "jobs": "status,-start_time"}
 """On a terminal, list failed rows first, then the newest. FAILED is alphabetically the first state."""
 
@@ -78,16 +78,21 @@ async def _run(table: str, arguments: argparse.Namespace, settings: Settings) ->
             async for page in pages:
                 add(row.values() for row in page.rows)
     if not first.rows:
-        for hint in unknown_values(table, arguments.where):
-            sys.stderr.write(f"rayhistory: {output.printable(hint)}\n")
+        hints = [f"rayhistory: {output.printable(hint)}\n" for hint in unknown_values(table, arguments.where)]
+        sys.stderr.write("".join(hints) or (f"{_no_rows(table, arguments.where)}\n" if is_text else ""))
     omitted = first.total - len(first.rows) if isinstance(first.total, int) else 0
     if omitted:
         sys.stderr.write(f"{omitted:,} more rows not shown: use --limit, or --json, --csv or --parquet for all rows\n")
     return 0
 
 
+def _no_rows(table: str, where: list[str]) -> str:
+    name = table.replace("_", " ")
+    return f"No {name.removesuffix('s')} matches." if where else f"No {name} found."
+
+
 def _filters(table: str, arguments: argparse.Namespace) -> list[str]:
-    """Return the user's filters, and the default filters of other columns."""
+    """Return the user's filters, and the default filters of columns that the user's filters do not name."""
     given: list[str] = arguments.where
     named = {re.split(r"\W", condition.strip(), maxsplit=1)[0] for condition in given}
     defaults = {} if arguments.all else _DEFAULT_FILTERS.get(table, {})

@@ -3,13 +3,13 @@
 import sys
 
 from rayhistory.cli.table_schema import schema
-from rayhistory.events.merged_tables import TABLES, TABLES_BY_NAME, Type
+from rayhistory.events.table_columns import TABLES, TABLES_BY_NAME, Type
 from rayhistory.index.query.query import KEY_COLUMNS
 
 _INTRODUCTION = """\
 # Tables of a session
 
-*Generated from `src/rayhistory/events/merged_tables.py` by `make docs`; a test fails when the two differ.*
+*Generated from `src/rayhistory/events/table_columns.py` by `make docs`; a test fails when the two differ.*
 
 `rayhistory sql`, `rayhistory export`, the table commands such as `rayhistory tasks`, and `/api/history/rows/{table}`
 read these tables.

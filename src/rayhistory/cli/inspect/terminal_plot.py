@@ -43,7 +43,7 @@ def _row(value: float, low: float, high: float, height: int) -> int:
 
 
 def _label(row: int, low: float, high: float, height: int) -> str:
-    """Return the value of every fourth line, of the first and of the last."""
+    """Return the value that is shown beside a row of the plot: beside every fourth row, the first and the last."""
     if row % 4 and row != height - 1:
         return ""
     return f"{high - (high - low) * row / max(1, height - 1):.4g}"

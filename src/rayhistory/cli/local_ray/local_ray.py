@@ -34,7 +34,7 @@ class LocalRay:
     `temp_dir` is set at once, `dashboard_url` after `start`, and `session_name` and `session_dir` after `ready`. If
     another program took one of Ray's ports, `ready` restarts Ray with another `dashboard_url`.
 
-    Leaving the context stops Ray and removes its files. To read them after Ray's end, call `stop` before.
+    Leaving the context stops Ray and removes its files. To read them after Ray's end, call `stop` first.
     """
 
     def __init__(

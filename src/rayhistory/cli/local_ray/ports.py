@@ -15,7 +15,7 @@ _PORT_RANGE = range(20_000, 32_768)
 
 
 class ReservedPorts:
-    """One reserved port per name."""
+    """Reserves one port for each of the given names."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._sockets = [_bind_any() for _ in names]
@@ -29,7 +29,7 @@ class ReservedPorts:
             bound.close()
 
     def any_taken(self) -> bool:
-        """Return whether another program has one of the ports, after the child has exited."""
+        """Return whether another program uses one of the ports. Call it only after the child has exited."""
         self.release()
         for port in self._ports.values():
             try:

@@ -27,7 +27,7 @@ _OTHER_CLUSTER_VARIABLES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_REDIS_
 
 
 class RayHead:
-    """The process only; `LocalRay` waits until the cluster is ready."""
+    """The process of a Ray head. `LocalRay` waits until its cluster is ready."""
 
     def __init__(self, process: asyncio.subprocess.Process, ports: ReservedPorts, output: Path) -> None:
         self.ports = ports
@@ -84,7 +84,7 @@ class RayHead:
 
 
 def find_ray(given: Path | None = None) -> Path:
-    """Return the `ray` command of this environment, else the one on PATH."""
+    """Return the given `ray` command, else that of this environment, else the one on PATH."""
     beside = Path(sys.executable).with_name("ray")
     found = given or (beside if beside.exists() else shutil.which("ray"))
     if found is None or not Path(found).exists():

@@ -27,7 +27,7 @@ _MIN_SETTLE_S, _MAX_SETTLE_S = 2.5, 15.0
 _LAST_RESPONSES_TIMEOUT_S = 6.0
 _COLLECTOR_EXIT_TIMEOUT_S, _MARGIN_S = 60, 5
 _METRICS_INTERVAL = "2s"
-"""Short, because recorded jobs are often short."""
+"""Interval of metrics samples. It is short, because recorded jobs are often short."""
 
 
 class RecordingOptions(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class RecordingOptions(msgspec.Struct, frozen=True):
     namespace: str = "default"
     num_cpus: int | None = None
     ray_command: Path | None = None
-    """The `ray` command of another environment."""
+    """The `ray` command of another environment; None to use the one that `find_ray` finds."""
 
 
 class RecordedSession(msgspec.Struct, frozen=True):

@@ -26,7 +26,7 @@ Tracker: TypeAlias = Any  # a handle to the actor, whose methods Ray's types do 
 
 
 class PipelineError(Exception):
-    """The failure of the whole job."""
+    """The exception that makes the whole job fail."""
 
 
 @ray.remote(num_cpus=0)

@@ -44,7 +44,7 @@ class StopSignals:
             raise SystemExit(self.exit_code) from None
 
     def defer(self) -> asyncio.Event:
-        """Return an event that the first signal sets from now on. A second signal cancels the task."""
+        """Return an event. From now on, the first signal sets this event, and only a second signal cancels the task."""
         self._deferred = asyncio.Event()
         return self._deferred
 

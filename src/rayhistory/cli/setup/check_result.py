@@ -8,4 +8,4 @@ class CheckResult(msgspec.Struct):
     text: str
     hint: str = ""
     required: bool = True
-    """If true, a failure makes the command fail. Otherwise it is only a note."""
+    """True if a failure of this check makes the command fail. Otherwise the failure is only a note."""

@@ -24,7 +24,7 @@ _BUILD_DIR = "dashboard/client/build"
 _WHEEL_PREFIX = f"ray/{_BUILD_DIR}/"
 _MAX_FRONTEND_BYTES = 512 * 2**20
 _PIP_ANY_PLATFORM = ["--platform=manylinux2014_x86_64", "--python-version=3.11", "--implementation=cp"]
-"""Frontends do not depend on the platform, so any wheel works if there is none for this machine."""
+"""Arguments with which pip accepts a wheel of any platform, because frontends do not depend on the platform."""
 _SETTINGS = frozenset({"dashboard_dir", "cache_dir"})
 
 
@@ -100,7 +100,7 @@ def _add_source(source: str, version: str, directory: Path) -> None:
 
 
 def _find_build(directory: Path) -> Path:
-    """Return the frontend's directory: the given one, or its place in Ray's package or in site-packages."""
+    """Return the frontend's directory: the given one, or the one inside, if Ray's package or site-packages is given."""
     for below in (".", _BUILD_DIR, f"ray/{_BUILD_DIR}"):
         if is_frontend(directory / below):
             return (directory / below).resolve()
@@ -108,7 +108,7 @@ def _find_build(directory: Path) -> Path:
 
 
 def _version_of(build: Path, given: Path) -> str:
-    """Return the version of the Ray package around the frontend, else the directory's name."""
+    """Return the version of the Ray package that contains the frontend, else the directory's name."""
     version_file = build.parents[2] / "_version.py" if len(build.parents) > 2 else build
     if version_file.is_file():
         match = re.search(r'^version = "([^"]+)"', version_file.read_text(), re.MULTILINE)
@@ -178,7 +178,10 @@ def _install(source: Path, directory: Path, version: str) -> None:
 
 
 def _check_file_names(source: Path, directory: Path, version: str) -> None:
-    """Refuse a file that differs from its namesake in another frontend, because files are found by name only."""
+    """Raise UsageError if a file differs from the file of the same name in the frontend of another version.
+
+    The server finds files by name only.
+    """
     for other in Frontends(str(directory)).installed():
         for path in (source / "static").rglob("*") if other.version != version else ():
             name = path.relative_to(source)

@@ -5,14 +5,16 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 
 from rayhistory.cli.arguments import add_namespace_argument
+from rayhistory.cli.local_ray.ray_head import find_ray, ray_version
 from rayhistory.cli.setup.check_result import CheckResult
-from rayhistory.cli.setup.env import DEFAULT_RAY_VERSION, installed_ray_version
+from rayhistory.cli.setup.env import DEFAULT_RAY_VERSION
 from rayhistory.cli.setup.identity_checks import Identity, grants_of, identity_checks
-from rayhistory.errors import BucketNotFound, ObjectExists, RayHistoryError, StoreError
+from rayhistory.errors import BucketNotFound, ObjectExists, RayHistoryError, StoreError, UsageError
 from rayhistory.ray_env import export_environment
 from rayhistory.server import frontend
 from rayhistory.sessions import Layout, SessionRef
@@ -23,6 +25,7 @@ from rayhistory.storage import PART_BYTES, Store, open_store
 from rayhistory.storage.permissions import Permissions, permissions_of
 
 _COLLECTOR_PORT = 8084
+_CORRECT_SETTING = "Correct this setting, or use another store. A collector creates a missing directory."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +51,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 async def run_checks(settings: Settings) -> list[CheckResult]:
     results = [result async for result in _store_checks(settings)]
-    results += _ray_checks(settings)
+    results += [result async for result in _ray_checks(settings)]
     results += [_port_check(settings.port, "historyserver"), _port_check(_COLLECTOR_PORT, "collector")]
     return results
 
@@ -58,7 +61,9 @@ async def check_identity(settings: Settings, identity: Identity, namespace: str)
     try:
         store = open_store(settings)
     except RayHistoryError as error:
-        return [CheckResult(False, f"store: {error}", "Correct this setting, or use another store.")]
+        return [CheckResult(False, f"store: {error}", _CORRECT_SETTING)]
+    if _is_missing_directory(settings):
+        return [_missing_directory_note(store)]
     try:
         grants = grants_of(identity, Layout(settings.storage_root_dir), namespace)
         checks = identity_checks(store, grants, permissions_of(settings.storage_backend))
@@ -68,12 +73,16 @@ async def check_identity(settings: Settings, identity: Identity, namespace: str)
 
 
 async def _store_checks(settings: Settings) -> AsyncIterator[CheckResult]:
+    is_missing = _is_missing_directory(settings)
     try:
-        store = open_store(settings, writable=True)
+        store = open_store(settings, writable=not is_missing)  # a writable store creates its directory
     except RayHistoryError as error:
-        yield CheckResult(False, f"store: {error}", "Correct this setting, or use another store.")
+        yield CheckResult(False, f"store: {error}", _CORRECT_SETTING)
         return
     try:
+        if is_missing:
+            yield _missing_directory_note(store)
+            return
         yield CheckResult(True, f"store: {store.url}")
         layout = Layout(settings.storage_root_dir)
         permissions = permissions_of(settings.storage_backend)
@@ -95,13 +104,23 @@ async def _store_checks(settings: Settings) -> AsyncIterator[CheckResult]:
         await store.close()
 
 
+def _is_missing_directory(settings: Settings) -> bool:
+    return settings.storage_backend == "local" and not Path(settings.local_storage_dir).exists()
+
+
+def _missing_directory_note(store: Store) -> CheckResult:
+    """Describe the default directory before its first use. Any other missing directory is an error."""
+    hint = "`rayhistory run`, `rayhistory demo` and the collector create it."
+    return CheckResult(False, f"store: {store.url} does not exist yet", hint, required=False)
+
+
 def _legacy_layout_note(sessions: list[SessionRef]) -> CheckResult:
     text = f"store: has sessions in the legacy layout, such as {sessions[0].path}, which are not read"
     return CheckResult(False, text, "Set --read-legacy-layout to read them.", required=False)
 
 
 async def _object_checks(store: Store, key: str, permissions: Permissions) -> AsyncIterator[CheckResult]:
-    """Check every operation on objects, with temporary ones."""
+    """Check every operation on objects, with temporary test objects."""
 
     async def check(operation: str, work: Callable[[], Awaitable[str]], hint: str) -> CheckResult:
         try:
@@ -145,12 +164,12 @@ async def _object_checks(store: Store, key: str, permissions: Permissions) -> As
     yield await check("delete objects", delete, f"Only retention needs {permissions.delete}{role}.")
 
 
-def _ray_checks(settings: Settings) -> Iterator[CheckResult]:
-    version = installed_ray_version()
+async def _ray_checks(settings: Settings) -> AsyncIterator[CheckResult]:
+    version, problem = await _local_ray_version()
     yield CheckResult(
-        version is not None,
-        f"Ray {version} is installed" if version else "Ray is not installed",
-        "Only `rayhistory run` needs it: pip install 'ray[default]'",
+        not problem,
+        problem or f"Ray {version} is installed",
+        "Only `rayhistory run` and `rayhistory demo` need it: pip install 'ray[default]'",
         required=False,
     )
     versions = ", ".join(each.version for each in frontend.Frontends(settings.dashboard_dir).installed())
@@ -169,6 +188,14 @@ def _ray_checks(settings: Settings) -> Iterator[CheckResult]:
         'other nodes, run this before `ray start`: eval "$(rayhistory env)". `rayhistory run` does both',
         required=False,
     )
+
+
+async def _local_ray_version() -> tuple[str | None, str]:
+    """Return the version of the Ray that `rayhistory run` starts, or None and why there is none."""
+    try:
+        return await ray_version(find_ray()), ""
+    except (UsageError, OSError) as error:
+        return None, f"Ray: {error}"
 
 
 def _port_check(port: int, program: str) -> CheckResult:

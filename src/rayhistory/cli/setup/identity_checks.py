@@ -1,8 +1,9 @@
 """Checks of `rayhistory doctor --as ROLE`: the credentials must have exactly the permissions of that role.
 
 - A collector creates objects of its own namespace, and deletes nothing.
-- The server reads all objects, and writes only indexes, products and notifications.
-- Only retention deletes.
+- The server reads all objects. It writes and deletes only data that it derives: indexes, products, the run table and
+  notifications.
+- Only retention deletes sessions.
 
 The policies in `deploy/policies` grant exactly these permissions.
 """
@@ -61,7 +62,10 @@ def grants_of(identity: Identity, layout: Layout, namespace: str) -> list[Grant]
 
 
 def _collector_grants(layout: Layout, own: SessionRef, other: SessionRef) -> list[Grant]:
-    """Return the permissions of a collector, and prefixes of other namespaces that only a too wide policy includes."""
+    """Return the prefixes that a collector may write, and some that it must not read or write.
+
+    The latter belong to another namespace, or to indexes. Only a policy that is too wide includes them.
+    """
     owners = [SessionRef(*own.identity, kind, _PROBE) for kind in _OWNER_KINDS]
     written = [
         *(prefix for ref in (own, *owners) for prefix in (layout.history_prefix(ref), layout.metadata_key(ref))),
@@ -88,7 +92,8 @@ def _own_trees(layout: Layout, ref: SessionRef) -> list[str]:
 async def identity_checks(store: Store, grants: list[Grant], permissions: Permissions) -> AsyncIterator[CheckResult]:
     """Try each operation below each prefix, and compare with the grants. Test objects have fixed names.
 
-    One object is large enough to be uploaded in parts, which some stores grant separately. The next one replaces it.
+    The first object is large enough to be uploaded in parts, because some stores need a separate permission for this.
+    The second object replaces it.
     """
     prefix = next(grant.prefix for grant in grants if grant.write)
     in_parts = store.put(f"{prefix}/{_PROBE}", bytes(PART_BYTES + 1))

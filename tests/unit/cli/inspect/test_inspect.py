@@ -30,6 +30,7 @@ from support.recorded_sample import (
 )
 from support.server_process import running_server
 
+UNKNOWN = "so jobs and failures are unknown. To index, run: rayhistory index --missing"
 TASK = "c2668a65bda616c1ffffffffffffffffffffffff01000000"
 WORKER = "worker-d08dbbc3dc8723a409171043cb3c6beeb647c44e3bacd34df892a9a5-01000000-16292"
 OUTPUT = b"".join(b"%03d line\n" % i for i in range(40))
@@ -106,11 +107,26 @@ def test_output_is_the_same_from_store_and_server(rayhistory: Command, server: s
 def test_sessions_are_the_same_from_store_and_server(
     rayhistory: Command, server: str, filters: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from_store = rayhistory.good("sessions", *filters)
-    assert from_store
-    assert rayhistory.good("sessions", "--server", server, *filters) == from_store
+    from_store = rayhistory("sessions", *filters)
+    assert from_store.out or from_store.err == "No session matches.\n"
+    assert rayhistory("sessions", "--server", server, *filters) == from_store
     monkeypatch.setenv("RAYHISTORY_SERVER", server)
-    assert rayhistory.good("sessions", *filters) == from_store
+    assert rayhistory("sessions", *filters) == from_store
+
+
+def test_failed_sessions_name_the_command_that_indexes_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings, command = settings_for(tmp_path), Command(tmp_path, monkeypatch, capfd)
+    store_sample(settings)
+    flag = f"--store=file://{settings.local_storage_dir}"
+    for arguments in (("--failed",), ()):
+        assert f"1 session not indexed, {UNKNOWN} {flag}\n" in command("sessions", flag, *arguments).err
+    assert json.loads(command.good("sessions", flag, "--failed", "--json")) == []
+    command.good("index", "--missing", flag)
+    done = command("sessions", flag, "--failed")
+    assert REF.session in done.out
+    assert done.err == ""
 
 
 @pytest.mark.parametrize("command", [("sessions",), ("tasks",), ("logs", "--list"), ("diagnose",), ("metrics", "up")])
@@ -169,8 +185,9 @@ def test_text_output_reports_omitted_rows_and_files_have_all(
     shown = rayhistory("tasks")
     assert len(shown.out.splitlines()) == 1 + 5
     assert shown.err.startswith(f"{len(full_list) - 5} more rows not shown: use --limit")
-    for argv in (("--limit", "5"), ("--limit", "0"), ("--where", "name=unknown"), ("--json",)):
+    for argv in (("--limit", "5"), ("--limit", "0"), ("--json",)):
         assert rayhistory("tasks", *argv).err == ""
+    assert rayhistory("tasks", "--where", "name=unknown").err == "No task matches.\n"
     monkeypatch.setattr("rayhistory.cli.inspect.table_commands.DEFAULT_LIMIT", len(full_list))
     assert rayhistory("tasks").err == ""
     monkeypatch.setattr("rayhistory.cli.inspect.table_commands.DEFAULT_LIMIT", 5)
@@ -196,7 +213,8 @@ def test_misspelled_state_gets_a_hint_beside_the_empty_result(rayhistory: Comman
     misspelled = rayhistory("tasks", REF.path, "--where", "state=FALED", *form)
     assert (misspelled.code, misspelled.err) == (0, "rayhistory: state=FALED matches no row: did you mean FAILED?\n")
     other = rayhistory("tasks", REF.path, "--where", "state=PENDING_ARGS_FETCH", *form)
-    assert (other.code, other.err, other.out) == (0, "", misspelled.out)
+    assert (other.code, other.out) == (0, misspelled.out)
+    assert other.err == ("" if form else "No task matches.\n")  # programs get an empty list
 
 
 @pytest.mark.slow
@@ -267,6 +285,12 @@ def test_log_lines_are_selected_by_number_and_pattern(rayhistory: Command) -> No
     assert (nothing.code, nothing.out, nothing.err) == (1, "", "")
 
 
+def test_missing_file_gets_similar_names_and_the_next_step(rayhistory: Command) -> None:
+    error = rayhistory.bad("logs", "--file", "raylet.log")
+    assert "no log file 'raylet.log' on the head node; --node selects another. Did you mean raylet.out" in error
+    assert "List files with rayhistory logs --list" in rayhistory.bad("logs", "--file", "nope")
+
+
 def test_file_names_have_no_control_characters(rayhistory: Command) -> None:
     listed = rayhistory.good("logs", "--list").splitlines()
     assert "events/event_GCS.log" in listed
@@ -331,7 +355,8 @@ def test_gaps_reports_a_complete_session(
 @pytest.mark.parametrize(
     ("argv", "error"),
     [
-        (["tasks", "unknown"], "invalid session name: 'unknown'"),
+        (["tasks", "unknown"], "no session or cluster 'unknown' in the store"),
+        (["diagnose", "unknown"], "no session or cluster 'unknown' in the store"),
         (["tasks", "a/b"], "the store has no session of a/b"),
         (["tasks", "a/b/c/d"], "invalid session name: 'c'"),
         (["tasks", "session_2020-01-01_00-00-00_000000_1"], "no session 'session_2020-01-01_00-00-00_000000_1' in"),
@@ -343,10 +368,11 @@ def test_gaps_reports_a_complete_session(
         (["tasks", "--limit", "-1"], "--limit=-1: use 0 or more"),
         (["tasks", "--json", "--csv"], "not allowed with argument"),
         (["tasks", "--server", "there"], "--server=there: use a URL such as"),
+        (["mcp", "--server", "there"], "--server=there: use a URL such as"),
         (["tasks", "http://there/x"], "not the URL of a session"),
         (["tasks", "http://there/s/a/b", "--server", "http://there"], "omit --server"),
         (["tasks", "--server", "http://127.0.0.1:1"], "http://127.0.0.1:1 does not respond"),
-        (["logs", "--file", "../../etc/passwd"], "A file is not found at: ../../etc/passwd"),
+        (["logs", "--file", "../../etc/passwd"], "no log file '../../etc/passwd' on the head node"),
         (["logs", "--file", "raylet.out", "--grep", "("], "'(': invalid regular expression"),
         (["logs", "--file", "raylet.out", "--lines", "0"], "--lines=0: use a number above 0"),
         (["logs", "--node", "unknown", "--file", "x"], "node id: unknown doesn't exist"),
@@ -381,7 +407,10 @@ def test_empty_store_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     Path(settings_for(tmp_path).local_storage_dir).mkdir()
-    assert "the store has no sessions yet" in Command(tmp_path, monkeypatch, capfd).bad("tasks")
+    command = Command(tmp_path, monkeypatch, capfd)
+    for name in ("tasks", "diagnose", "sql"):
+        arguments = ("select 1", "--all") if name == "sql" else ()
+        assert "the store has no sessions yet: record one with rayhistory run" in command.bad(name, *arguments)
 
 
 @pytest.mark.slow

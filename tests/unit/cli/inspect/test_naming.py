@@ -10,6 +10,7 @@ import pytest
 
 from rayhistory.sizes import format_size
 from rayhistory.terminal_text import strip_ansi
+from rayhistory.web.format import format_duration, format_iso
 from support.cli_call import Command
 from support.recorded_sample import NODE, REF, live_rows, settings_for, store_indexed_sample, store_sample
 
@@ -126,13 +127,15 @@ def test_logs_of_an_actors_task_are_those_of_the_actor(rayhistory: Command) -> N
     """Ray records no range of an actor's task. Its own error names a command that needs the live cluster."""
     done = rayhistory("logs", "--task", "B.ping", "--err")
     assert (done.code, done.out) == (0, "actor output\n")
-    assert done.err == f"rayhistory: Ray recorded no output of this task alone, showing that of its actor {ACTOR}\n"
+    reason = "Ray did not record which output this task wrote"
+    assert done.err == f"rayhistory: {reason}, showing the output of its actor {ACTOR}\n"
 
 
 def test_search_of_an_actors_task_is_in_the_log_of_the_actor(rayhistory: Command) -> None:
     done = rayhistory("grep", "output", "--task", "B.ping")
     assert (done.code, done.out) == (0, f"{NODE[:8]}/{ACTORS_WORKER}.err:1:actor output\n")
-    assert done.err == f"rayhistory: Ray recorded no output of this task alone, searching that of its actor {ACTOR}\n"
+    reason = "Ray did not record which output this task wrote"
+    assert done.err == f"rayhistory: {reason}, searching the output of its actor {ACTOR} during the task\n"
     assert rayhistory("grep", "driver output", "--task", "B.ping").code == 1
 
 
@@ -187,6 +190,22 @@ def test_ambiguous_name_is_an_error_with_ids(rayhistory: Command) -> None:
     names = [row["name"] for row in json.loads(rayhistory.good("tasks", "--json"))]
     repeated = next(name for name in names if names.count(name) > 1)
     assert f"several tasks match {repeated!r}: use one of the ids " in rayhistory.bad("logs", "--task", repeated)
+
+
+def test_ids_of_an_ambiguous_name_have_a_state_and_failed_ones_are_first(rayhistory: Command) -> None:
+    error = rayhistory.bad("logs", "--task", "A.inc")
+    failed, finished = (
+        "359ec6ce30d3ca2d52297792c799d4f52f1fb4a701000000",
+        "8849b62d89cb30f952297792c799d4f52f1fb4a701000000",
+    )
+    assert error.endswith(f"use one of the ids {failed} (FAILED), {finished} (FINISHED)")
+    newest_first = [f"{id_} (FINISHED, started {at})" for id_, at in newest_ok_tasks(rayhistory)[:5]]
+    assert f"use one of the ids {', '.join(newest_first)}" in rayhistory.bad("logs", "--task", "ok")
+
+
+def newest_ok_tasks(rayhistory: Command) -> list[tuple[str, str]]:
+    rows = json.loads(rayhistory.good("tasks", "--json", "--where", "name=ok", "--sort=-start_time_ms"))
+    return [(row["task_id"], format_iso(row["start_time_ms"])) for row in rows]
 
 
 def test_file_glob_shows_every_matching_file_with_its_name(rayhistory: Command) -> None:
@@ -281,9 +300,13 @@ def test_sessions_are_filtered_and_limited(
     assert clusters("--namespace", "team-a") == clusters("oth") == clusters("--cluster", "other") == ["other"]
     assert clusters("--failed") == clusters("sub-ok") == ["sample"]
     assert clusters("--state", "running") == clusters("--since", "1h") == []
+    (row,) = json.loads(rayhistory.good("sessions", "--json", "--cluster", "sample"))
+    duration = format_duration(row["ended_ms"] - row["started_ms"])  # as the home page shows it
+    assert f"  {duration}  " in rayhistory.good("sessions", "--cluster", "sample")
     limited = rayhistory("sessions", "--limit", "1")
-    assert limited.err == "1 more sessions not shown\n"
+    assert limited.err.startswith("1 more sessions not shown\n")
     assert len(limited.out.splitlines()) == 2
-    assert rayhistory.good("sessions", "--state", "running") == "No session matches.\n"
+    assert rayhistory.good("sessions", "--state", "running") == ""
+    assert rayhistory("sessions", "--state", "running").err == "No session matches.\n"
     assert "invalid since" in rayhistory.bad("sessions", "--since", "soon")
     assert "use a number above 0" in rayhistory.bad("sessions", "--limit", "0")

@@ -89,8 +89,9 @@ def test_print_opens_nothing(rayhistory: Command, server: str, opened: list[str]
 
 
 def test_serve_uses_a_server_that_has_the_session(rayhistory: Command, server: str, opened: list[str]) -> None:
-    rayhistory.good("open", REF.path, "--serve", "--port", port_of(server))
-    assert opened == [f"{server}{REF.url}"]
+    done = rayhistory("open", REF.path, "--serve", "--port", port_of(server))
+    assert (done.code, done.out, opened) == (0, f"{server}{REF.url}\n", [f"{server}{REF.url}"])
+    assert done.err == f"rayhistory: a server at {server} already serves this session, starting no other\n"
 
 
 def test_nothing_listening_is_an_error(rayhistory: Command, opened: list[str]) -> None:
@@ -104,10 +105,9 @@ def test_nothing_listening_is_an_error(rayhistory: Command, opened: list[str]) -
     assert opened == []
 
 
-def test_print_with_nothing_listening_prints_the_url_and_the_error(rayhistory: Command) -> None:
-    port = free_port()
-    done = rayhistory("open", REF.path, "--print", "--port", port)
-    assert (done.code, done.out) == (1, f"http://127.0.0.1:{port}{REF.url}\n")
+def test_print_with_nothing_listening_prints_no_url_that_does_not_work(rayhistory: Command) -> None:
+    done = rayhistory("open", REF.path, "--print", "--port", free_port())
+    assert (done.code, done.out) == (1, "")
     assert "no history server responds" in done.err
 
 
@@ -140,7 +140,8 @@ def test_session_is_not_indexed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     store_sample(settings_for(tmp_path))
-    assert REF.url in Command(tmp_path, monkeypatch, capfd)("open", REF.path, "--print", "--port", free_port()).out
+    error = Command(tmp_path, monkeypatch, capfd).bad("open", REF.path, "--print", "--port", free_port())
+    assert "no history server responds" in error  # the session was found
     assert not list(Path(settings_for(tmp_path).local_storage_dir).rglob("manifest-*"))
 
 

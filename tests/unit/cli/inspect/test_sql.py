@@ -271,7 +271,7 @@ def test_export_writes_every_table(rayhistory: Command, tmp_path: Path) -> None:
     [
         (["--since", "7d"], "--since requires --all"),
         (["--all", "--since", "soon"], "use an age such as"),
-        (["--session", "unknown"], "invalid session name: 'unknown'"),
+        (["--session", "unknown"], "no session or cluster 'unknown' in the store"),
         (["--session", "default/unknown"], "the store has no session of default/unknown"),
         (["--session", REF.session], "2 sessions are named"),
         (["--session", f"{REF.path}/more"], "invalid session name"),
