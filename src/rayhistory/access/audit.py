@@ -1,4 +1,4 @@
-"""Audit log: one line per visit of a session, per sign-in and per denied request."""
+"""Audit log: one line per visit of a session, sign-in, SQL query and denied request."""
 
 import logging
 from logging.handlers import WatchedFileHandler
@@ -35,7 +35,7 @@ class AuditLog:
     def session_opened(self, visitor: Visitor, session: str, address: str) -> None:
         """Log the first request of a visit.
 
-        A visit ends after ten minutes without a request, because dashboards poll.
+        Dashboards poll, so a visit ends only after ten minutes without a request.
         """
         visit = visitor.name, session, address
         if visit not in self._visits:

@@ -15,16 +15,17 @@ _METRICS = "/metrics"
 
 
 def default_allowed_hosts(allowed: tuple[str, ...], listen_host: str) -> tuple[str, ...]:
-    """Return the allowed hosts. On loopback, only loopback names are allowed, unless `--allowed-hosts` is set.
+    """Return the allowed hosts. A server on loopback allows only loopback names, unless `--allowed-hosts` is set.
 
-    Otherwise any site that the visitor opens could make its own name resolve to loopback.
+    Without this restriction, any site that the visitor opens could make its own name resolve to loopback.
     """
-    if allowed or not _is_loopback(listen_host):
+    if allowed or not is_loopback(listen_host):
         return allowed
     return (*LOOPBACK, listen_host)
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine can reach a server that listens on this address."""
     try:
         return ipaddress.ip_address(address.strip("[]")).is_loopback
     except ValueError:
@@ -40,15 +41,16 @@ def _is_address(host: str) -> bool:
 
 
 def _is_probe(path: str, host: str) -> bool:
-    """Return whether a request is from a kubelet, load balancer or Prometheus, which use a pod's IP address as Host.
+    """Return whether the request may come from a kubelet, a load balancer or Prometheus.
 
-    Health responses have no data. Metrics may have names of namespaces, but DNS rebinding needs a name, not an address.
+    These send a pod's IP address as Host. Health responses have no data. Metrics may contain names of namespaces, so
+    their Host must be an IP address: DNS rebinding works only with a host name.
     """
     return path in _HEALTH or (path == _METRICS and _is_address(host))
 
 
 def host_name(authority: str) -> str:
-    """Strip the port of a Host header."""
+    """Return the host name of a Host header, in lower case and without the port."""
     end = authority.rfind("]")
     colon = authority.find(":", max(end, 0))
     return (authority if colon < 0 else authority[:colon]).lower()
@@ -62,7 +64,7 @@ def host_matches(host: str, patterns: Iterable[str]) -> bool:
 
 
 def is_same_origin(connection: HTTPConnection, other_origins: Iterable[str] = ()) -> bool:
-    """Return True for requests of our own pages, of allowed origins, or without an Origin header."""
+    """Return True for requests of our own pages, of allowed origins, and of clients other than browsers."""
     origin = connection.headers.get("origin")
     if origin is None:
         return connection.headers.get("sec-fetch-site") not in ("cross-site", "same-site")
@@ -71,7 +73,7 @@ def is_same_origin(connection: HTTPConnection, other_origins: Iterable[str] = ()
 
 
 class HostMiddleware:
-    """Reject unknown Host headers. Pages of other sites may only read."""
+    """Rejects unknown Host headers, and cross-site requests that are not GET, HEAD or OPTIONS."""
 
     def __init__(self, app: ASGIApp, allowed_hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:
         self._app = app
@@ -94,7 +96,7 @@ class HostMiddleware:
         host = host_name(connection.headers.get("host", ""))
         is_allowed = not self._allowed_hosts or host_matches(host, self._allowed_hosts)
         if not is_allowed and not _is_probe(connection.scope["path"], host):
-            raise HostNotAllowed("Host header not allowed: add the host to --allowed-hosts")
+            raise HostNotAllowed(f"host {host[:100]!r} is not allowed: add it to --allowed-hosts")
         reads = connection.scope["type"] == "http" and connection.scope["method"] in ("GET", "HEAD", "OPTIONS")
         if not reads and "*" not in self._origins and not is_same_origin(connection, self._origins):
             raise OriginNotAllowed("Cross-site request not allowed")

@@ -17,7 +17,7 @@ class _Bucket(msgspec.Struct, frozen=True):
 
 
 class RateLimiter:
-    """Allow `per_minute` calls per visitor, in bursts of at most half of that; 0 means no limit."""
+    """Allow `per_minute` calls per visitor, and at most half of them in one burst. `per_minute` 0 means no limit."""
 
     def __init__(self, per_minute: int, what: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = per_minute / 60

@@ -1,4 +1,4 @@
-"""The access file (`--access-file`): visitors and their namespaces. Reloaded when it changes.
+"""The access file (`--access-file`): visitors and their namespaces. The server reloads it when it changes.
 
 # kind   name       (token)                          namespaces
 token    ci         sha256:6a5f…                     team-a,team-b
@@ -26,7 +26,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 class Rules(msgspec.Struct, frozen=True):
     tokens: dict[str, Visitor]
-    """Tokens by digest, so that the time of a lookup reveals nothing about valid tokens."""
+    """Visitors by the digest of their token, so that the time of a lookup reveals nothing about valid tokens."""
     users: dict[str, tuple[str, ...]]
     groups: dict[str, tuple[str, ...]]
 
@@ -45,7 +45,10 @@ def digest(token: str) -> str:
 
 
 class RulesFile:
-    """Rules that follow changes of the file. An invalid file is an error at start; later, the previous rules stay."""
+    """Access rules, reloaded when the file changes.
+
+    An invalid file is an error at start. Later, the previous rules stay in force.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -13,7 +13,7 @@ _POLL_INTERVAL_S = 5.0
 
 
 class Certificate:
-    """A certificate and its key; `context` serves new connections with the files loaded last."""
+    """A certificate and its key. New connections of `context` use the files that were loaded last."""
 
     def __init__(self, chain: str, key: str) -> None:
         if not (chain and key):
@@ -28,7 +28,7 @@ class Certificate:
             raise InvalidSetting(f"--tls-cert={chain}, --tls-key={key}: {error.strerror or error}") from None
 
     def watch(self, interval: float = _POLL_INTERVAL_S) -> None:
-        """Poll the files in a daemon thread."""
+        """Start a daemon thread that polls the files, and loads them when they have changed."""
         timer = threading.Event()
 
         def poll() -> None:

@@ -24,7 +24,7 @@ class TrustedProxies:
     def client_address(self, connection: HTTPConnection) -> str:
         """Return the visitor's address.
 
-        Behind trusted proxies, this is the last address that is not a trusted proxy.
+        Behind trusted proxies, this is the last address in X-Forwarded-For that is not one of a trusted proxy.
         """
         address = connection.client.host if connection.client else ""
         if self.trusts(connection):
@@ -37,7 +37,7 @@ class TrustedProxies:
         return address
 
     def is_secure(self, connection: HTTPConnection) -> bool:
-        """Return True if the visitor's own connection is encrypted."""
+        """Return True if the visitor connects with HTTPS, directly or through a trusted proxy."""
         forwarded = connection.headers.get("x-forwarded-proto", "") if self.trusts(connection) else ""
         first = forwarded.partition(",")[0].strip().lower()
         return (first or connection.url.scheme) in ("https", "wss")

@@ -16,7 +16,7 @@ _UNQUOTED_IN_COOKIES = "!#$&'()*+/:<=>?@[]^`{|}~"
 
 MISSING = "Unauthorized: Missing authentication token"
 INVALID = "Forbidden: Invalid authentication token"
-"""Ray's own messages, which its clients print."""
+"""Error messages of Ray, copied because Ray's clients print them."""
 
 
 class Visitor(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class Visitor(msgspec.Struct, frozen=True):
     groups: tuple[str, ...] = ()
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
     namespaces: tuple[str, ...] = ()
-    """Patterns from the access file. Empty if Kubernetes decides."""
+    """Namespace patterns from the access file. Empty if Kubernetes decides about access."""
 
 
 class Access(Protocol):
@@ -35,7 +35,7 @@ class Access(Protocol):
     """True if visitors sign in here with a token."""
 
     async def visitor(self, connection: HTTPConnection) -> Visitor:
-        """Identify the visitor; raise NotSignedIn if that is not possible."""
+        """Return the visitor of a request; raise NotSignedIn if the request identifies none."""
         ...
 
     async def may_see(self, visitor: Visitor, namespace: str) -> bool: ...
@@ -84,7 +84,7 @@ def cookie_header(token: str, *, secure: bool, path: str = "/", name: str = COOK
 
 
 def namespace_matches(namespace: str, patterns: Iterable[str]) -> bool:
-    """Match a namespace against names and prefixes; a prefix ends with a star."""
+    """Return whether a namespace matches one of these names or prefixes. A prefix ends with a star."""
     return any(
         namespace.startswith(pattern[:-1]) if pattern.endswith("*") else namespace == pattern for pattern in patterns
     )

@@ -1,4 +1,4 @@
-"""The address of a live cluster's dashboard, and which registered addresses are used."""
+"""The address of a live cluster's dashboard, and the check of an address that a collector recorded."""
 
 import asyncio
 import socket
@@ -20,7 +20,7 @@ class HeadAddress(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
     verify: ssl.SSLContext | bool = True
     ip: str = ""
-    """Connect to this IP address without resolving a name. Empty for names that Kubernetes resolves."""
+    """IP address to connect to, without resolving a name. Empty for names that Kubernetes resolves."""
 
     @property
     def host(self) -> str:
@@ -42,10 +42,10 @@ class HeadAddress(msgspec.Struct, frozen=True):
 
 
 async def resolve_registered_head(url: str, networks: Networks) -> HeadAddress | None:
-    """Resolve a URL from a collector's record once; None unless it is a plain origin in these networks.
+    """Resolve a URL from a collector's record once. Return None if no address of its host is in these networks.
 
-    Everybody who can write to the store can write such a URL, and the name in it may resolve to another address each
-    time.
+    Also return None if the URL has more than scheme, host and port. Everybody who can write to the store can write such
+    a URL, and its host may resolve to another address each time.
     """
     try:
         parts = urlsplit(url)

@@ -44,7 +44,7 @@ _SANDBOX = (b"content-security-policy", b"sandbox; default-src 'none'; frame-anc
 
 
 class _HeadClient:
-    """Connections to one head. Log followers hold connections for long, so they have a separate limit."""
+    """Connections to one head. Requests that follow a log take long, so they have a separate limit."""
 
     def __init__(self, address: HeadAddress) -> None:
         self.http = httpx.AsyncClient(
@@ -59,7 +59,7 @@ class _HeadClient:
 
 
 class _connect_directly(connect):  # noqa: N801 - used like the function it extends
-    """Do not follow redirects, because a head could send the visitor's request and headers to any address."""
+    """A WebSocket connection that follows no redirect: a head could send the visitor's headers to any address."""
 
     def process_redirect(self, exc: Exception) -> Exception:
         return exc
@@ -76,7 +76,7 @@ class HeadProxy:
             await client.http.aclose()
 
     async def get(self, address: HeadAddress, path: str, token: str = "") -> httpx.Response:
-        """Read a small response into memory."""
+        """Send a GET request to the head, and read the response into memory if it is small."""
         async with self._client(address) as http:
             request = _build_request(http, address, "GET", path, headers=_head_headers(address, token))
             return await _send_small(http, request)
@@ -84,8 +84,8 @@ class HeadProxy:
     async def sign_in(self, address: HeadAddress, token: str) -> Response:
         """Check a visitor's token at the head.
 
-        The Kubernetes API does not forward `Authorization` to the head, and Ray's `/api/authenticate` reads no other
-        header. So in this case another request with the token is sent.
+        If the head is reached through the Kubernetes API, request its version with the token. That API does not forward
+        `Authorization`, and Ray's `/api/authenticate` reads no other header.
         """
         try:
             if address.headers:
@@ -183,7 +183,7 @@ class HeadProxy:
 
     @asynccontextmanager
     async def _client(self, address: HeadAddress, *, following: bool = False) -> AsyncIterator[httpx.AsyncClient]:
-        """Take one of the head's connection slots."""
+        """Yield an HTTP client of the head, and hold one of the head's connection slots meanwhile."""
         key = address.url, address.ip
         client = self._clients.get(key)
         if client is None:
@@ -219,9 +219,9 @@ def _build_request(
 
 
 async def _send_small(http: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
-    """Read a response of limited size and time.
+    """Send a request, and read its response within limits of size and time.
 
-    It is not decompressed, so the limit applies to the transferred bytes.
+    The response is not decompressed, so the size limit applies to the transferred bytes.
     """
     body = b""
     try:
@@ -253,7 +253,7 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 def _head_headers(address: HeadAddress, token: str) -> list[tuple[str, str]]:
-    """Return the headers for the head.
+    """Return the request headers that are sent to the head.
 
     The token is sent in a header that the Kubernetes API forwards, unlike `Authorization`.
     """
@@ -261,7 +261,7 @@ def _head_headers(address: HeadAddress, token: str) -> list[tuple[str, str]]:
 
 
 def _proxied_headers(response: httpx.Response) -> list[tuple[bytes, bytes]]:
-    """Forward selected headers. Active content is sent as plain text, for any content type."""
+    """Return the headers of a response for the visitor. HTML and other active content becomes plain text."""
     headers = [(name.lower(), value) for name, value in response.headers.raw if name.lower() in _RESPONSE_HEADERS]
     content_type = response.headers.get("content-type", "").lower()
     if any(kind in content_type for kind in _ACTIVE_CONTENT):

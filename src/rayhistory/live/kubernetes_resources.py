@@ -55,7 +55,7 @@ def parse_cluster(resource: dict[str, Any]) -> RayClusterResource:
 
 
 def parse_owner(resource: dict[str, Any]) -> RayOwnerResource:
-    """Parse an owner. A RayService that is being upgraded has two clusters; the active one is used."""
+    """Parse a RayJob or RayService. A RayService that is being upgraded has two clusters; the active one is used."""
     metadata, status = _map(resource, "metadata"), _map(resource, "status")
     candidates = (
         _text(status, "rayClusterName"),

@@ -1,7 +1,7 @@
 """Discover Ray's resources in Kubernetes: list them once, then watch, and reconnect when the watch ends.
 
-Discovery is optional. While the API is unavailable, the last known resources stay. If the CRDs are not installed, there
-are none.
+Discovery is optional. While the API is unavailable, the last known resources stay. If the CRDs are not installed, or
+access to them is denied, the list of resources is empty.
 """
 
 import asyncio
@@ -40,8 +40,7 @@ class ResourceWatch:
     def __init__(self, api: KubernetesApi, resource: str, namespace: str | None) -> None:
         self.objects: dict[Key, dict[str, Any]] = {}
         self.listed = asyncio.Event()
-        """Set after the first attempt, successful or not, so that callers do not wait for CRDs that are not installed.
-        """
+        """An event that is set after the first listing, even a failed one. Nobody waits for CRDs that are missing."""
         self.problem: str | None = None
         self._api = api
         self._resource = resource

@@ -53,6 +53,7 @@ from rayhistory.server.pages import (
     runs_page,
     search_page,
 )
+from rayhistory.server.product_backlog import ProductBacklog
 from rayhistory.server.products import PRODUCTS
 from rayhistory.server.resolve import SessionResolver
 from rayhistory.server.routing import health
@@ -214,14 +215,15 @@ def _background_tasks(
     if not settings.index_ahead:
         return []
     maintenance = RunMaintenance(runs.table, catalog, builder.products, keep_removed=settings.keep_runs)
-    work = [AheadIndexer(catalog, builder).run(), maintenance.run()]
+    backlog = ProductBacklog(runs.table, catalog, builder, maintenance)
+    work = [AheadIndexer(catalog, builder, on_ended=backlog.add).run(), backlog.run(), maintenance.run()]
     if notifier:
         work.append(notifier.run())
     return [asyncio.create_task(each) for each in work]
 
 
 def _frame_origins(settings: Settings) -> tuple[str, ...]:
-    """Return the origins that Ray's frontend embeds in frames: Grafana's, if it is configured."""
+    """Return the origins whose pages Ray's frontend may show in an iframe: that of Grafana, if it is configured."""
     grafana = urlsplit(settings.grafana_url)
     return (f"{grafana.scheme}://{grafana.netloc}",) if grafana.netloc else ()
 

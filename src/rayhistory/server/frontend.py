@@ -1,7 +1,7 @@
 """Ray's dashboard frontends, unmodified: the installed versions, the version for a session, and their files.
 
-File names contain a digest of the content, so a file is searched by name in all versions. Thus each page gets the files
-of its own version without a cookie, and two tabs can show two versions.
+The request for a file does not name a version. File names contain a digest of the content, so the file is looked up by
+its name in all versions. No cookie is needed, and two tabs can show two versions.
 """
 
 import importlib.metadata
@@ -24,7 +24,7 @@ _VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?([a-z0-9.+-]{0,99})"
 _MAX_SHOWN_CHARS = 40
 VERSION_PARAM = "dashboard"
 CUSTOM = "custom"
-"""The version name of a frontend that is directly in the directory, and so has no known version."""
+"""Used as the version of a frontend whose files are directly in `--dashboard-dir`: its real version is unknown."""
 NOT_INSTALLED = "No Ray Dashboard frontend is installed"
 INSTALL_HINT = (
     "Download one with `rayhistory dashboards add 2.60.0`, install Ray beside the server with "
@@ -38,7 +38,7 @@ class Frontend(msgspec.Struct, frozen=True):
     version: str
     path: Path
     from_ray: bool = False
-    """Part of the Ray installed in this environment."""
+    """True for the frontend of the Ray that is installed in this environment."""
 
 
 class DashboardChoice(msgspec.Struct, frozen=True):
@@ -47,19 +47,22 @@ class DashboardChoice(msgspec.Struct, frozen=True):
     chosen: str | None
     versions: list[str]
     ray_version: str | None
-    """The version of Ray that the session ran."""
+    """The version of Ray in the session's cluster."""
 
 
 class Frontends:
-    """Frontends in a directory. They are listed at each request, so that new ones need no restart."""
+    """The frontends in a directory, and that of the installed Ray.
+
+    The directory is listed at each request, so that a new frontend needs no restart.
+    """
 
     def __init__(self, directory: str) -> None:
         self.directory = Path(directory)
 
     def installed(self) -> list[Frontend]:
-        """Return the custom frontend first, then others, newest first.
+        """Return all frontends: the custom one first, then the others from the newest version to the oldest.
 
-        The directory has precedence over the installed Ray.
+        If the directory and the installed Ray have the same version, the one in the directory is used.
         """
         frontends: dict[str, Frontend] = {}
         for frontend in (*_frontends_in(self.directory), *_frontends_of_ray()):
@@ -100,7 +103,7 @@ def is_version(text: str) -> bool:
 
 
 def index_page(frontend: Frontend, headers: dict[str, str], scripts: Sequence[str] = ()) -> Response:
-    """Serve the document of a frontend, unmodified or with our scripts before its own."""
+    """Return the HTML document of a frontend. If there are `scripts`, insert them before the frontend's own scripts."""
     headers = {"Cache-Control": "no-store", **headers}
     path = frontend.path / "index.html"
     if not scripts:

@@ -98,7 +98,7 @@ async def enter_cluster(request: Request) -> Response:
 
 
 async def _select(request: Request, selection: Selection) -> Response:
-    """Fold the selected session, or find its head, before cookies are set."""
+    """Set the cookies of a selection, after its session was indexed or the head of its live cluster was found."""
     live, resolver = live_of(request), resolver_of(request)
     if cluster := await live.live_session_ref(selection, request):
         return _selected_response(cluster, LIVE)
@@ -124,7 +124,7 @@ def _selected_response(ref: SessionRef, session: str) -> Response:
 
 
 def cookie_headers(cookies: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """Set the cookies of a selection for ten minutes; every response renews them, as with KubeRay."""
+    """Return headers that set the cookies of a selection for ten minutes. As in KubeRay, every response renews them."""
     return [
         (b"set-cookie", f"{name}={cookies[name]}; Path=/; Max-Age={_COOKIE_MAX_AGE_S}".encode())
         for name in COOKIES

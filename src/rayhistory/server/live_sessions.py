@@ -51,7 +51,7 @@ class Head(msgspec.Struct, frozen=True):
 
 class _RegisteredHead(msgspec.Struct, frozen=True):
     address: HeadAddress | None
-    """None if the registered address must not be used."""
+    """Address of the head; None if the registered address must not be used."""
 
 
 class LiveSessions:
@@ -92,7 +92,7 @@ class LiveSessions:
         return Head(self._address_in_kubernetes(cluster), token, cluster.ray_version) if cluster and usable else None
 
     async def live_session_ref(self, selection: Selection, connection: HTTPConnection) -> SessionRef | None:
-        """Return the cluster that `live` selects; None unless it is read from its head."""
+        """Return the reference of the session `live` of the selected cluster; None if it has no head to read from."""
         head = await self.head(selection, self.head_token(connection, selection))
         if head is None:
             return None
@@ -173,7 +173,7 @@ class LiveSessions:
     def head_token(self, connection: HTTPConnection, selection: Selection) -> str:
         """Return the visitor's token for this cluster.
 
-        Their token for this server is used only if the operator allows it.
+        The visitor's token for this server is used only if the operator allows it.
         """
         if not self._reads_head(selection):
             return ""
@@ -253,7 +253,10 @@ class LiveSessions:
 
 
 async def _has_session(proxy: HeadProxy, address: HeadAddress, session: str, token: str) -> bool:
-    """Ask a dashboard for its session name, first without the token, so that only heads that need the token get it."""
+    """Return whether the dashboard at this address reports this session name.
+
+    The first request has no token, so that only heads that require the token get it.
+    """
     try:
         response = await proxy.get(address, "/api/version")
         if response.status_code in (401, 403) and token:
@@ -274,5 +277,8 @@ def live_of(connection: HTTPConnection) -> LiveSessions:
 
 
 def head_token_cookie(connection: HTTPConnection) -> str:
-    """Return the name of a cookie per visitor, so that the next visitor of the same browser does not use it."""
+    """Return the name of the cookie with this visitor's token for the head.
+
+    The name differs per visitor, so that the next visitor in the same browser does not send this token.
+    """
     return f"{_TOKEN_COOKIE}-{hashlib.sha256(visitor_of(connection).name.encode()).hexdigest()[:16]}"

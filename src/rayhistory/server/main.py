@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 
 from rayhistory import jsonlog
 from rayhistory.access import audit
-from rayhistory.access.hosts import default_allowed_hosts
+from rayhistory.access.hosts import default_allowed_hosts, is_loopback
 from rayhistory.access.tls import Certificate
 from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.optional_packages import skip_pandas
@@ -27,10 +27,14 @@ from rayhistory.storage import open_store
 log = logging.getLogger(__name__)
 
 _KEEP_ALIVE_S = 75
-"""Longer than clients and load balancers keep idle connections, so that they never reuse a connection that we closed.
+"""Time that idle connections stay open: longer than clients and load balancers keep them, so that none reuses a closed
+one.
 """
 _PING_INTERVAL_S = 20
-"""Shorter than the 60 s after which load balancers close idle connections, because a followed log may be quiet."""
+"""Interval of WebSocket pings: below the 60 s after which load balancers close idle connections.
+
+A followed log may be quiet.
+"""
 _LISTEN_BACKLOG = 2048
 _DESCRIPTION = "Serve the sessions in the store: the Ray Dashboard and Ray's API, for clusters that are gone."
 
@@ -61,6 +65,12 @@ def prepare_access(settings: Settings, host: str) -> tuple[Settings, Certificate
     return dataclasses.replace(settings, allowed_hosts=allowed_hosts), certificate
 
 
+def warn_about_open_access(settings: Settings, host: str) -> None:
+    """Log a warning if other machines can read every session."""
+    if settings.auth == "none" and not is_loopback(host):
+        log.warning("authentication is off: everyone who can reach this address can read every session")
+
+
 def serve(app: Starlette, listener: socket.socket, certificate: Certificate | None = None) -> None:
     """Serve until SIGTERM or Ctrl-C."""
     return_freed_memory()
@@ -89,9 +99,9 @@ async def log_store_summary(settings: Settings) -> None:
     fields = {"backend": settings.storage_backend, "store": store.url, "prefix": settings.storage_root_dir}
     try:
         entries = await SessionCatalog.from_settings(store, Layout(settings.storage_root_dir), settings).entries()
-        log.info("sessions in the store listed", extra={**fields, "sessions": len(entries)})
+        log.info("listed the sessions in the store", extra={**fields, "sessions": len(entries)})
     except RayHistoryError as error:
-        log.warning("cannot list sessions in the store", extra={**fields, "reason": str(error)})
+        log.warning("cannot list sessions in the store, starting anyway", extra={**fields, "reason": str(error)})
     finally:
         await store.close()
 
@@ -109,8 +119,7 @@ def main() -> None:
         listener = bind(host, settings.port)
         scheme = "https" if certificate else "http"
         log.info("serving", extra={"address": f"{scheme}://{host}:{listener.getsockname()[1]}/"})
-        if settings.auth == "none" and host in ("0.0.0.0", "::"):  # noqa: S104
-            log.warning("authentication is off: everyone who can reach this address can read every session")
+        warn_about_open_access(settings, host)
         # In a thread: a long listing or an unreachable store must not delay the start.
         threading.Thread(target=lambda: asyncio.run(log_store_summary(settings)), daemon=True).start()
         if settings.use_auth_token_mode:

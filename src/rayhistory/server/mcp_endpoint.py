@@ -1,4 +1,4 @@
-"""`/mcp`: the Model Context Protocol over HTTP, without sessions. Only bearer tokens are accepted, never cookies."""
+"""`/mcp`: the Model Context Protocol (MCP) over HTTP, without MCP sessions. It accepts bearer tokens, never cookies."""
 
 import httpx
 from starlette.requests import Request
@@ -45,7 +45,7 @@ async def mcp(request: Request) -> Response:
 
 
 async def _respond(request: Request, body: bytes) -> Response:
-    """Answer by requests to this application on behalf of the visitor, so that all access rules apply."""
+    """Respond to a message. Tools send requests to this application as the visitor, so that all access rules apply."""
     headers = {name: request.headers[name] for name in _FORWARDED_HEADERS if name in request.headers}
     transport = InProcessTransport(request.app, request.client)
     base = f"{request.url.scheme}://{request.url.netloc}"

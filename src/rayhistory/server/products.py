@@ -6,4 +6,4 @@ PRODUCTS: tuple[str, ...] = (
     "rayhistory.metric_columns.columns_product:PRODUCT",
     "rayhistory.search.search_product:PRODUCT",
 )
-"""Dotted paths, in the order in which they are built."""
+"""Dotted paths of the products, in the order in which they are built."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection
 
+from rayhistory.errors import TimeBeforeStart
+from rayhistory.index.manifest import Manifest
 from rayhistory.index.products.session_products import SessionProducts
 from rayhistory.index.service.builder import IndexBuilder
 from rayhistory.logs.source import CombinedLogs, PackLogs, object_logs
@@ -19,8 +21,11 @@ from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.catalog import CatalogEntry, SessionCatalog
 from rayhistory.sessions.selection import Selection
 from rayhistory.storage import Store
+from rayhistory.web.format import format_iso
 
 _MAX_CACHED_LOG_SOURCES = 256
+_MAX_START_ERROR_MS = 24 * 3600 * 1000
+"""Maximum error of the start of a session without an index: it may come from a name in an unknown time zone."""
 
 
 class SessionResolver:
@@ -49,11 +54,15 @@ class SessionResolver:
     ) -> SessionView:
         """Open a session, and fold it if necessary. Raise SessionNotIndexed after the timeout.
 
-        `visitor` sent the request. Points in time are limited per visitor.
+        Raise TimeBeforeStart for a point in time before its start.
+
+        `visitor` sent the request. Each visitor may open only a few points in time at once.
         """
         entry = await self.entry(selection)
         closing = await self.catalog.closing(entry)
+        await self._check_time(entry, selection.as_of_ms, None)
         index = await self.builder.open(entry.ref, closing, timeout_s, rebuild=rebuild)
+        await self._check_time(entry, selection.as_of_ms, index.manifest)
         products: SessionProducts | None = SessionProducts(self.builder.products, entry.ref, index.manifest)
         if selection.as_of_ms is not None:
             products = None
@@ -62,7 +71,7 @@ class SessionResolver:
 
     async def metrics(self, selection: Selection, query: MetricQuery) -> StoredMetrics:
         """Read a session's metrics. This does not need an index."""
-        return await self._metrics.read((await self.entry(selection)).ref, query)
+        return await self._metrics.read((await self._entry_at(selection)).ref, query)
 
     async def metric_tiles(
         self,
@@ -72,19 +81,19 @@ class SessionResolver:
         steps: StepSamples | None = None,
     ) -> StoredTiles:
         """Read the samples of all or some metrics, for charts."""
-        return await self._metrics.tiles((await self.entry(selection)).ref, query, metrics, steps)
+        return await self._metrics.tiles((await self._entry_at(selection)).ref, query, metrics, steps)
 
     def search_logs(self, ref: SessionRef) -> CombinedLogs:
-        """Return the logs of a session for a search. They have separate caches."""
+        """Return the logs of a session for a search. Searches have their own caches, apart from other log requests."""
         return self._cached_logs(ref, self._search_logs, self._search_cache)
 
     async def metrics_version(self, selection: Selection, query: MetricQuery) -> int:
         """Return a number that changes when the stored samples of a query change."""
-        return await self._metrics.version((await self.entry(selection)).ref, query)
+        return await self._metrics.version((await self._entry_at(selection)).ref, query)
 
     async def metrics_times(self, selection: Selection) -> SessionTimes | None:
         """Return the times of the first and last samples, up to the chosen point in time."""
-        times = await self._metrics.times((await self.entry(selection)).ref)
+        times = await self._metrics.times((await self._entry_at(selection)).ref)
         if times is None or selection.as_of_ms is None:
             return times
         last_ms = min(max(selection.as_of_ms, times.first_ms), times.last_ms)
@@ -92,7 +101,46 @@ class SessionResolver:
 
     async def dashboards(self, selection: Selection) -> DashboardSet:
         """Read the definitions of a session's charts."""
-        return await self._dashboards.read((await self.entry(selection)).ref)
+        return await self._dashboards.read((await self._entry_at(selection)).ref)
+
+    async def _entry_at(self, selection: Selection) -> CatalogEntry:
+        """Return the session as `entry` does. Raise TimeBeforeStart for a point in time before its start.
+
+        The start is only checked as far as it is known without a fold.
+        """
+        entry = await self.entry(selection)
+        if selection.as_of_ms is not None:
+            record = await self.catalog.start(entry)
+            if record is None or selection.as_of_ms < record.started_ms:
+                tables = await self.builder.existing(entry.ref, await self.catalog.closing(entry))
+                await self._check_time(entry, selection.as_of_ms, tables)
+        return entry
+
+    async def _check_time(self, entry: CatalogEntry, as_of_ms: int | None, tables: Manifest | None) -> None:
+        """Raise TimeBeforeStart for a time before the session's start record and its first event."""
+        if as_of_ms is None or as_of_ms >= await self._start_ms(entry, tables) - (0 if tables else _MAX_START_ERROR_MS):
+            return
+        closing = await self.catalog.closing(entry)
+        tables = tables or await self.builder.existing(entry.ref, closing)
+        started_ms = await self._start_ms(entry, tables)
+        end = "is still running"
+        if closing:
+            ended_ms = max(closing.ns, (tables and tables.last_ns) or 0) // 1_000_000
+            end = f"ended at {format_iso(ended_ms, 'milliseconds')}" if ended_ms else "has ended"
+        asked, start = (format_iso(each, "milliseconds") for each in (as_of_ms, started_ms))
+        message = f"no data as of {asked}: the session started at {start} and {end}"
+        raise TimeBeforeStart(message, f"{entry.ref.url[:-1]}@{started_ms}/")
+
+    async def _start_ms(self, entry: CatalogEntry, tables: Manifest | None) -> int:
+        """Return the time of the start record or of the first event, whichever is earlier; 0 if neither is known.
+
+        Without tables, return the time of the start record, else that in the session's name.
+        """
+        record = await self.catalog.start(entry)
+        known = [record.started_ms] if record else []
+        if tables is None:
+            return known[0] if known else entry.started_ms or 0
+        return min([*known, *([] if tables.first_ns is None else [tables.first_ns // 1_000_000])], default=0)
 
     def _logs_of(self, ref: SessionRef) -> CombinedLogs:
         return self._cached_logs(ref, self._logs, self._pack_cache)

@@ -21,7 +21,7 @@ from rayhistory.server.view import SessionView
 PARQUET_TYPE = "application/vnd.apache.parquet"
 ARCHIVE_TYPE = "application/zip"
 SUPERSEDED_MEMBER = "superseded.parquet"
-"""Member of an archive that lists the superseded rows in its other files, by number of file and row."""
+"""Member of an archive with the file number and row number of each superseded row in the other members."""
 MAX_FILES_PER_VISITOR = 2
 _MAX_FILES = 16
 _RETRY_AFTER_S = 5.0

@@ -6,14 +6,16 @@ from typing import Any
 import msgspec
 
 _MAX_DEPTH = 100
+MAX_VALUES = 500_000
+"""Maximum number of values in JSON that is decoded. A decoded value may need 200 bytes, many times its size as text."""
 
 
 def decode_json(text: str | None, default: Any) -> Any:
     """Decode a column that contains JSON.
 
-    Return the default if it is invalid, nested too deeply or has another type.
+    Return the default if it is invalid, nested too deeply, has too many values or has another type.
     """
-    if not text:
+    if not text or has_too_many_values(text):
         return default
     try:
         value = msgspec.json.decode(text)
@@ -22,6 +24,11 @@ def decode_json(text: str | None, default: Any) -> Any:
     if text.count("[") + text.count("{") > _MAX_DEPTH and _is_too_deep(value):
         return default
     return value if default is None or isinstance(value, type(default)) else default
+
+
+def has_too_many_values(text: str) -> bool:
+    """Return whether a JSON text may contain more than MAX_VALUES values, estimated without decoding it."""
+    return sum(map(text.count, ",[{")) > MAX_VALUES
 
 
 def _is_too_deep(value: Any) -> bool:
@@ -56,7 +63,7 @@ def raw_members(text: str, *path: str) -> dict[str, msgspec.Raw]:
 
 
 def decode_raw(raw: msgspec.Raw | None, default: Any) -> Any:
-    """Decode a value of `raw_members` like a column."""
+    """Decode a value that `raw_members` returned, with the same checks as `decode_json`."""
     return default if raw is None else decode_json(bytes(raw).decode(), default)
 
 

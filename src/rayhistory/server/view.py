@@ -13,13 +13,13 @@ from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.query.query import KEY_COLUMNS, Filter, Query, Row
 from rayhistory.logs.source import LogSource
 from rayhistory.ray_env import Version, is_before
-from rayhistory.server.untrusted_json import decode_json, raw_members
+from rayhistory.server.untrusted_json import MAX_VALUES, decode_json, has_too_many_values, raw_members
 from rayhistory.sessions import SessionRef
 
 _MAX_DECODED_BYTES = 8 << 20
-"""Dashboard responses up to this size are decoded completely."""
+"""Maximum size of dashboard responses that are decoded completely."""
 _MAX_RESPONSE_BYTES = 64 << 20
-"""The collector does not store larger ones."""
+"""Maximum size of a dashboard response. The collector stores no larger ones."""
 
 
 class SessionView:
@@ -31,7 +31,8 @@ class SessionView:
         self.index = index
         self.logs = logs
         self.products = products
-        """None as of a point in time, because products are built only for the whole session."""
+        """Products of the session; None as of a point in time, because products are built only for the whole session.
+        """
 
     async def rows(
         self,
@@ -61,6 +62,11 @@ class SessionView:
         For lists, which can be long, use `dashboard_items`.
         """
         body = await self._dashboard_body(uri, _MAX_DECODED_BYTES)
+        if body and has_too_many_values(body):
+            raise ResponseTooLarge(
+                f"the stored dashboard response has more than {MAX_VALUES} values, which is too many to serve: "
+                "read it with `rayhistory sql`"
+            )
         response: dict[str, Any] = await asyncio.to_thread(decode_json, body, {})
         return response
 

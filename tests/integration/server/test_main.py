@@ -16,6 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from rayhistory.server.main import warn_about_open_access
+from rayhistory.settings import Settings
 from support.recorded_sample import NODE, REF, settings_for
 from support.two_namespaces import (
     ALLOWED_TOKEN,
@@ -120,6 +122,22 @@ def test_only_loopback_names_are_allowed_on_loopback(tmp_path: Path) -> None:
         assert "198.51.100.7" not in audit.read_text()
         assert "access denied" in audit.read_text()
         assert "access denied" not in (tmp_path / STDERR).read_text()
+
+
+@pytest.mark.parametrize(
+    ("host", "auth", "warns"),
+    [
+        *((host, "none", True) for host in ("0.0.0.0", "::", "10.0.0.5", "history.internal")),
+        *((host, "none", False) for host in ("127.0.0.1", "::1", "localhost")),
+        ("10.0.0.5", "token", False),
+    ],
+)
+def test_access_without_authentication_from_other_machines_is_warned_about(
+    host: str, auth: str, *, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_about_open_access(Settings(auth=auth), host)
+    messages = [record.getMessage() for record in caplog.records]
+    assert any(message.startswith("authentication is off") for message in messages) == warns
 
 
 def test_command_lines_sign_in_with_the_token_of_their_environment(tmp_path: Path) -> None:

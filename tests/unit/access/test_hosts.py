@@ -19,6 +19,8 @@ def test_unknown_host_is_refused(tmp_path: Path) -> None:
             response = client.get("/api/history/sessions", headers={"Host": host})
             assert response.status_code == status, host
             assert response.headers.get("x-rayhistory-error") == (None if status == 200 else "host_not_allowed")
+            if status == 400:
+                assert response.text == f"host {host!r} is not allowed: add it to --allowed-hosts"
 
 
 def test_probes_and_scrapes_of_a_pod_address_pass(tmp_path: Path) -> None:

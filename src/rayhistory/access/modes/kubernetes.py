@@ -1,7 +1,7 @@
 """`--auth=kubernetes`: TokenReview identifies the visitor, SubjectAccessReview checks access to RayClusters.
 
-Reviews are cached for a short time, and a token never beyond its own expiry. If the API server is unreachable, requests
-get 503.
+Reviews are cached for a short time, but never beyond the expiry of their token. If the API server is unreachable,
+requests get 503.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ class KubernetesAccess:
         return _ReviewedToken(visitor), max(0.0, min(_ALLOWED_TTL_S, seconds_until_expiry(token)))
 
     async def may_see(self, visitor: Visitor, namespace: str) -> bool:
-        """Check access to all namespaces first, because such a visitor needs no review per namespace."""
+        """Check access to all namespaces first. A visitor with such access needs no review per namespace."""
         return await self._may_get(visitor, _ALL_NAMESPACES) or await self._may_get(visitor, namespace)
 
     async def _may_get(self, visitor: Visitor, namespace: str) -> bool:
@@ -129,7 +129,7 @@ class KubernetesAccess:
 
 
 def seconds_until_expiry(token: str) -> float:
-    """Return the expiry of a JWT. A token without one is valid for the cache's lifetime."""
+    """Return the seconds until a JWT expires; without an expiry, the seconds for which a granted review is cached."""
     with contextlib.suppress(ValueError, TypeError, KeyError, IndexError, msgspec.DecodeError):
         body = token.split(".")[1]
         claims = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))

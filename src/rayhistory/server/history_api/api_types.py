@@ -18,6 +18,9 @@ class SessionList(Struct):
     namespaces: Annotated[list[str], Meta(description="namespaces of all sessions that the visitor may see")]
     dashboards: Annotated[list[str], Meta(description="installed versions of Ray's dashboard")]
     unsearched: Annotated[int, Meta(description="older sessions of which only the names were searched")] = 0
+    unindexed: Annotated[
+        int, Meta(description="sessions that may match the filters, but are not indexed, so their jobs are unknown")
+    ] = 0
 
 
 class TableRows(Struct):
@@ -31,14 +34,14 @@ class TableRows(Struct):
 
 
 class SqlRequest(Struct, forbid_unknown_fields=True):
-    """The body of a query."""
+    """The body of an SQL request."""
 
     query: Annotated[str, Meta(description="one SELECT statement")]
     limit: Annotated[int, Meta(description="maximum number of rows")] = MAX_SQL_ROWS
 
 
 class SqlRows(Struct):
-    """The result of a query."""
+    """The result of an SQL query."""
 
     columns: Annotated[list[str], Meta(description="names of the columns; repeated names are numbered")]
     rows: list[dict[str, Any]]
@@ -65,7 +68,7 @@ class SessionGaps(Struct):
     """All gaps of a session."""
 
     gaps: Annotated[list[SessionGap], Meta(description="the first 1,000 gaps of each code")]
-    complete: Annotated[bool, Meta(description="no gap is a loss")]
+    complete: Annotated[bool, Meta(description="true if no gap stands for lost data")]
     totals: Annotated[dict[str, GapTotal], Meta(description="totals by code")] = {}
 
 
@@ -76,7 +79,7 @@ class MetricName(Struct):
 
 
 class MetricNames(Struct):
-    """Without `name`: all sampled metrics."""
+    """The response to a request without the parameter `name`: the names of all sampled metrics."""
 
     metrics: list[MetricName]
     series_dropped: int
@@ -90,7 +93,7 @@ class MetricSeries(Struct):
 
 
 class MetricPoints(Struct):
-    """With `name`: the points of the metric's series."""
+    """The response to a request with the parameter `name`: the points of all series of this metric."""
 
     name: str
     type: str
@@ -99,7 +102,7 @@ class MetricPoints(Struct):
     files_damaged: int
 
 
-class TaskOutputPlace(Struct):
+class TaskOutputLocation(Struct):
     """Files and byte ranges of a task's output, like `task_log_info` in Ray's API."""
 
     task_id: str
@@ -144,7 +147,7 @@ class ErrorResponse(Struct):
 
 
 class LogHit(Struct, kw_only=True):
-    """One line that matches."""
+    """One log line that matches a search."""
 
     node_id: str
     file: Annotated[str, Meta(description="path below the node's log directory")]
@@ -197,7 +200,8 @@ class HitCounts(Struct):
 class LogHits(Struct):
     """One page of hits.
 
-    In a stream (application/x-ndjson), hits are followed by progress and by this object without `hits`.
+    A stream (application/x-ndjson) has one JSON object per line instead: hits, `{"progress": …}` after each group of
+    hits, and at the end this object without `hits`.
     """
 
     hits: list[LogHit]

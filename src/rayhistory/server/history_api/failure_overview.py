@@ -63,7 +63,7 @@ async def read_overview(view: SessionView, started_ms: int) -> SessionOverview:
 
 
 async def _add_names(view: SessionView, markers: "_Markers", failed_jobs: tuple[Filter, ...]) -> None:
-    """Add the names of failed objects. If there are many failures, only the first ones are read."""
+    """Add the names of failed jobs and tasks to their markers. Only a limited number of names is read."""
     jobs = await view.rows(
         "jobs", *failed_jobs, columns=("end_time", "submission_id", "job_id"), sort=("end_time",), limit=MAX_MARKERS
     )
@@ -114,9 +114,9 @@ def _unintended_deaths(actors: list[Row]) -> list[int | None]:
 
 
 def is_unintended_death(cause: dict[str, Any]) -> bool:
-    """Return True if an actor died unintentionally. Without a death cause, this is assumed to be no failure.
+    """Return True if an actor with this death cause died unintentionally. An empty cause counts as an intended death.
 
-    Ray reports the worker's exit type only in the error message.
+    If the worker exited, only the error message tells whether the exit was intended.
     """
     died = cause.get("actor_died_error_context")
     if not isinstance(died, dict):

@@ -10,7 +10,7 @@ _MAX_CODES = 1_000
 
 
 async def read_gaps(view: SessionView) -> SessionGaps:
-    """Return the first gaps of each code, and the counts of all."""
+    """Return at most MAX_GAPS_PER_CODE gaps of each code, and for each code the number of all its gaps."""
     by_code = await view.index.group(Query("gaps", limit=_MAX_CODES), ("kind",), summed="count")
     rows: list[Row] = []
     for group in by_code:

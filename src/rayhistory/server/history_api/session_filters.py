@@ -42,7 +42,7 @@ def parse_session_filters(params: QueryParams) -> SessionFilters:
 
 
 def started_between(filters: SessionFilters) -> tuple[int | None, int | None]:
-    """Return the range of start times in ms."""
+    """Return the first and last start time that the filters allow, in ms since 1970."""
     start, end = _parse_time("from", filters.start), _parse_time("to", filters.end, whole_day=True)
     if filters.since and (age := age_ms(filters.since)) is not None:
         start = max(start or 0, int(time.time() * 1000) - age)

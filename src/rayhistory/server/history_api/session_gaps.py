@@ -1,5 +1,7 @@
 """The gaps of a session as JSON."""
 
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -12,7 +14,7 @@ from rayhistory.server.view import SessionView
 
 
 async def session_gaps(request: Request, view: SessionView) -> Response:
-    return json_response(await read_gaps(view))
+    return await asyncio.to_thread(json_response, await read_gaps(view))  # it may have thousands of gaps
 
 
 ROUTES: list[BaseRoute] = [

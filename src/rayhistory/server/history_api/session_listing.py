@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette.datastructures import QueryParams
@@ -20,6 +20,7 @@ from rayhistory.server.history_api.session_filters import parse_session_filters,
 from rayhistory.server.http.list_params import parse_page
 from rayhistory.sessions import Layout
 from rayhistory.sessions.catalog import RUNNING, VANISHED, CatalogEntry, SessionCatalog
+from rayhistory.sessions.selection import LIVE
 from rayhistory.storage import Store
 from rayhistory.web import SessionFilters, SessionRow, SessionRowCounts, UtilizationLine
 
@@ -31,7 +32,7 @@ _MAX_CACHED_MANIFESTS, _MAX_CACHED_TEXT = 2_000, 8_192
 _LINES_TTL_S = 60.0
 _MAX_LINE = 100
 _MANIFEST_TTL_S = 30.0
-"""How long the counts of an ended session are cached. Late events may still change them."""
+"""Time for which the counts of an ended session are cached. Late events may still change them."""
 
 EntryPredicate = Callable[[CatalogEntry], bool]
 
@@ -46,7 +47,9 @@ class ListingPage(msgspec.Struct):
     dashboards: list[str]
     """Installed versions of Ray's frontend."""
     unsearched: int = 0
-    """Number of older sessions of which only the names were searched."""
+    """Number of older sessions of which only the names were searched, not the jobs."""
+    unindexed: int = 0
+    """Number of sessions that may match, but whose jobs are unknown because they are not indexed."""
 
     @property
     def next(self) -> SessionFilters | None:
@@ -57,20 +60,28 @@ class ListingPage(msgspec.Struct):
         return self.filters.with_page(str(self.number - 1)) if self.number > 1 else None
 
 
+class _SearchResult(NamedTuple):
+    matching: list[CatalogEntry]
+    unsearched: int = 0
+    unindexed: int = 0
+
+
 class _SessionSummary(msgspec.Struct, frozen=True):
     """The data of a session that a search needs."""
 
     text: str
+    indexed: bool
     failures: int = 0
     """The number of failed jobs and tasks."""
     failed: bool = False
-    """A job failed; or tasks failed, and the outcome of their job is unknown."""
+    """True if a job failed, or if tasks failed and the outcome of their job is unknown."""
 
 
 def _summary(texts: list[str], counts: SessionCounts) -> _SessionSummary:
     failed = counts.jobs.get("FAILED", 0)
     unknown = counts.failed_tasks > 0 and not counts.jobs
-    return _SessionSummary(" ".join(texts).lower(), failed + counts.failed_tasks, failed > 0 or unknown)
+    failures = failed + counts.failed_tasks
+    return _SessionSummary(" ".join(texts).lower(), indexed=True, failures=failures, failed=failed > 0 or unknown)
 
 
 def _failures(summary: _SessionSummary | None) -> int:
@@ -96,14 +107,17 @@ class SessionListing:
         filters = msgspec.structs.replace(filters, namespaces=sorted({entry.ref.namespace for entry in entries}))
         predicates = self._predicates(filters)
         matching = [entry for entry in entries if all(predicate(entry) for predicate in predicates)]
-        matching, unsearched = await self._search(matching, filters)
-        matching = _sort_entries(matching, filters.sort)
+        found = await self._search(matching, filters)
+        matching = _sort_entries(found.matching, filters.sort)
         shown = matching[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]
         rows = list(await asyncio.gather(*(self.row(entry) for entry in shown)))
         dashboards = [frontend.version for frontend in frontends.installed()]
-        return ListingPage(_with_dashboards(rows, frontends), filters, len(matching), number, dashboards, unsearched)
+        return ListingPage(
+            _with_dashboards(rows, frontends), filters, len(matching), number, dashboards, found.unsearched,
+            found.unindexed,
+        )  # fmt: skip
 
-    async def _search(self, entries: list[CatalogEntry], filters: SessionFilters) -> tuple[list[CatalogEntry], int]:
+    async def _search(self, entries: list[CatalogEntry], filters: SessionFilters) -> _SearchResult:
         """Apply the filters that need the index of each session, to a limited number of sessions.
 
         Search words may also occur in a session's jobs. Return the matching sessions, and the number of sessions not
@@ -125,7 +139,11 @@ class SessionListing:
             matching.sort(
                 key=lambda entry: _failures(summaries.get(entry.ref.identity)), reverse=filters.sort == "failed"
             )
-        return matching, max(0, len(undecided) - _MAX_SEARCHED)
+        matching_identities = {entry.ref.identity for entry in matching}
+        unindexed = sum(
+            not summary.indexed and identity not in matching_identities for identity, summary in summaries.items()
+        )
+        return _SearchResult(matching, max(0, len(undecided) - _MAX_SEARCHED), unindexed)
 
     async def _summaries(self, entries: list[CatalogEntry]) -> dict[tuple[str, str, str], "_SessionSummary"]:
         semaphore = asyncio.Semaphore(_CONCURRENT_READS)
@@ -135,14 +153,15 @@ class SessionListing:
                 start, manifest = await asyncio.gather(self._catalog.start(entry), self._manifest(entry))
             owner = start.owner_name if start else None
             if not isinstance(manifest, Manifest):
-                return _SessionSummary(f"{_search_text(entry)} {owner or ''}".lower())
+                is_live_cluster = entry.ref.session == LIVE  # it has nothing to index
+                return _SessionSummary(f"{_search_text(entry)} {owner or ''}".lower(), indexed=is_live_cluster)
             return _summary([_search_text(entry), owner or "", *manifest.counts.job_texts], manifest.counts)
 
         found = await asyncio.gather(*map(summarize, entries))
         return {entry.ref.identity: summary for entry, summary in zip(entries, found, strict=True)}
 
     def _is_failed(self, entry: CatalogEntry, summary: "_SessionSummary | None") -> bool:
-        """Return whether a job failed, or the session was lost. A program may handle failures of its tasks."""
+        """Return whether the session counts as failed: its summary says so, or its cluster vanished."""
         return (summary is not None and summary.failed) or self._catalog.state(entry) == VANISHED
 
     def matching(self, entries: list[CatalogEntry], filters: SessionFilters) -> list[CatalogEntry]:
@@ -200,7 +219,7 @@ class SessionListing:
         )
 
     async def _utilization(self, entry: CatalogEntry) -> list[UtilizationLine]:
-        """Return utilization from the preview of the metrics product, cached for some minutes."""
+        """Return the utilization of a session, from the preview of its metrics product. Cache it for a minute."""
         if self._products is None or METRICS not in self._products.names:
             return []
         known = self._lines.get(entry.ref.identity)
@@ -226,7 +245,7 @@ class SessionListing:
         return one_line(headline) if isinstance(headline, str) else None
 
     async def _manifest(self, entry: CatalogEntry) -> Manifest | StoreError | None:
-        """Return the manifest of the session's index. It is cached if it covers the session's end."""
+        """Return the manifest of the session's index. Cache it for some seconds if it covers the session's end."""
         closing, now = await self._catalog.closing(entry), time.monotonic()
         cached, expires = self._manifests.get(entry.ref.identity) or (None, now)
         if cached and cached.closing == closing and now < expires:
@@ -241,7 +260,7 @@ class SessionListing:
 
 
 def utilization_lines(preview: dict[str, Any]) -> list[UtilizationLine]:
-    """Return the utilization in the preview of a product. The preview is untrusted."""
+    """Return the utilization lines that the preview of a product contains. The preview is untrusted."""
     found = []
     for name, shown in (("cpu", "CPU"), ("memory", "Memory"), ("gpu", "GPU")):
         values = preview.get(name)
@@ -252,7 +271,7 @@ def utilization_lines(preview: dict[str, Any]) -> list[UtilizationLine]:
 
 
 def _small(manifest: Manifest) -> Manifest:
-    """Reduce a manifest to the size of the index and short texts, to save memory."""
+    """Return a copy without lists of files and with short job texts, to save memory. It keeps the index size."""
     text = " ".join(manifest.counts.job_texts)[:_MAX_CACHED_TEXT]
     counts = msgspec.structs.replace(manifest.counts, job_texts=[text])
     return msgspec.structs.replace(manifest, files={"all": [StoredFile("", 0, manifest.size)]}, parts=[], counts=counts)

@@ -25,6 +25,7 @@ async def list_sessions(request: Request) -> Response:
             namespaces=page.filters.namespaces,
             dashboards=page.dashboards,
             unsearched=page.unsearched,
+            unindexed=page.unindexed,
         )
     )
 

@@ -34,7 +34,7 @@ from rayhistory.settings import Settings
 _MAX_BODY_BYTES = 1 << 16
 _MAX_RESPONSE_BYTES = 16 << 20
 _KILL_AFTER_S = 5.0
-"""Added to the time limit of a query, because DuckDB checks it only occasionally."""
+"""A process that exceeds the time limit of its query by this much is killed, because DuckDB rarely checks the limit."""
 
 
 class SqlService:
@@ -62,9 +62,13 @@ class SqlService:
                     process.communicate(msgspec.json.encode(job)), job.limits.timeout_s + _KILL_AFTER_S
                 )
             except TimeoutError:
-                return SqlResult(problem=f"query cancelled after {job.limits.timeout_s:g} s: use a smaller query")
+                return SqlResult(
+                    problem=f"query cancelled after {job.limits.timeout_s:g} s: use a query that reads fewer rows"
+                )
         if process.returncode != 0:
-            return SqlResult(problem="query exceeded its limit of memory or processor time: use a smaller query")
+            return SqlResult(
+                problem="query exceeded its limit of memory or processor time: use a query that reads fewer rows"
+            )
         return msgspec.json.decode(output, type=SqlResult)
 
 
@@ -96,7 +100,7 @@ async def _respond(request: Request) -> Response:
         return api_error_response(error)
     if result.unreadable:
         return api_error_response(
-            StoreUnavailable(f"a table was evicted while it was read, try again: {result.problem}")
+            StoreUnavailable(f"a table was evicted from the cache while it was read, try again: {result.problem}")
         )
     if result.disk_full:
         return api_error_response(DiskFull())

@@ -12,7 +12,7 @@ from rayhistory.sessions.catalog import CatalogEntry
 
 
 async def load_session_page(request: Request) -> ListingPage:
-    """Load the sessions that match the request's filters. Live clusters without a stored session come first."""
+    """Load the page of sessions that a request selects. Live clusters without a running session come first."""
     listing: SessionListing = request.app.state.session_listing
     entries = await admission_of(request).filter_visible(request, await resolver_of(request).catalog.entries())
     entries = [*await live_of(request).unrecorded(request, entries), *entries]
@@ -20,7 +20,7 @@ async def load_session_page(request: Request) -> ListingPage:
 
 
 async def matching_sessions(request: Request, params: QueryParams) -> list[CatalogEntry]:
-    """Return the stored sessions that match these filters, running ones first, then the newest first."""
+    """Return the stored sessions that match the filters in `params`: running sessions first, then the newest."""
     listing: SessionListing = request.app.state.session_listing
     filters = parse_session_filters(params)
     entries = await admission_of(request).filter_visible(request, await resolver_of(request).catalog.entries())

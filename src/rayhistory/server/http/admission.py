@@ -28,7 +28,8 @@ TOKEN_HEADERS = (b"authorization", b"x-ray-authorization")
 VISITOR_KEY = "rayhistory.visitor"
 """The key of the visitor in the ASGI scope, set by AuthMiddleware."""
 _EXPENSIVE_PATH = re.compile(
-    r"^/enter_cluster/|^/s/.*@|/api/v0/(\w+/summarize|tasks/timeline|logs)|/api/history/(rows|metrics|overview|search|sql)"
+    r"^/enter_cluster/|^/s/.*@|/api/v0/(\w+/summarize|tasks/timeline|logs)"
+    r"|/api/history/(charts|rows|metrics|overview|search|sql)|/prometheus/api/v1/|/search(\.json)?$"
 )
 _INVALID_TOKENS_PER_MINUTE = 60
 _REJECTED_TOKEN_TTL_S = 600.0
@@ -74,7 +75,7 @@ class Admission:
             raise
 
     def limit_expensive_calls(self, connection: HTTPConnection, visitor: Visitor) -> None:
-        """Count a call of an expensive path; raise RateLimited if there were too many."""
+        """Count the call if its path is an expensive one. Raise RateLimited if the visitor made too many such calls."""
         if _EXPENSIVE_PATH.search(connection.scope["path"]):
             self._expensive_calls.take(self.caller(connection, visitor))
 
@@ -105,7 +106,7 @@ class Admission:
 
 
 def _credentials_digest(connection: HTTPConnection) -> bytes:
-    """Return a digest of all request headers and parameters that may contain a token."""
+    """Return a digest of the headers and of the cookie that may contain a token."""
     headers = [value for name, value in connection.scope["headers"] if name in TOKEN_HEADERS]
     return hashlib.sha256(b"\0".join([*headers, connection.cookies.get(COOKIE, "").encode()])).digest()
 

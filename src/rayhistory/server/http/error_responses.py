@@ -75,7 +75,7 @@ def error_response(path: str, error: RayHistoryError) -> Response:
 
 
 def plain_error_response(path: str, error: RayHistoryError) -> Response:
-    """Report an error that Ray reports as plain text, such as an unknown path."""
+    """Report an error in the shape of our own API or, for all other paths, as plain text."""
     return api_error_response(error) if is_history_api(path) else text_error_response(error)
 
 

@@ -32,7 +32,7 @@ def parse_flag(params: QueryParams, name: str) -> bool:
 
 
 def parse_owner(params: QueryParams, kinds: tuple[str, ...]) -> str | None:
-    """Return a kind of owner, or a kind and a name: `rayjob/nightly`."""
+    """Return the owner to filter by: a kind, or a kind and a name (`rayjob/nightly`)."""
     owner = params.get("owner", "").strip().lower() or None
     if owner and owner.partition("/")[0] not in kinds:
         raise UsageError(f"invalid owner {owner!r}: use {', '.join(kinds)}, or a kind and a name (rayjob/nightly)")
@@ -47,7 +47,7 @@ def parse_since(params: QueryParams) -> str | None:
 
 
 def age_ms(text: str) -> int | None:
-    """Return the milliseconds of `24h` or `7d`; None for any other text."""
+    """Convert an age such as `24h` or `7d` to milliseconds. Return None for any other text."""
     match = re.fullmatch("([0-9]{1,5})([hd])", text)
     return int(match[1]) * _HOURS[match[2]] * _HOUR_MS if match else None
 

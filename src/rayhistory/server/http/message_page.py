@@ -1,9 +1,9 @@
-"""Message pages: errors, and the progress of an index."""
+"""Message pages: errors, and the progress of indexing."""
 
 from starlette.responses import Response
 
 from rayhistory import __version__, web
-from rayhistory.errors import ProductNotBuilt, RayHistoryError, SessionNotFound, SessionNotIndexed
+from rayhistory.errors import ProductNotBuilt, RayHistoryError, SessionNotFound, SessionNotIndexed, TimeBeforeStart
 from rayhistory.server.http.error_responses import error_headers
 
 _TITLES = {
@@ -34,6 +34,9 @@ def message_page(error: RayHistoryError, title: str, hint: str | None, link: web
 
 
 def error_page(error: RayHistoryError) -> Response:
+    if isinstance(error, TimeBeforeStart):
+        link = web.Link("Show its start", error.start_url)
+        return message_page(error, "This time is before the session's start", None, link)
     title = _TITLES.get(error.http_status, "This session cannot be shown")
     if isinstance(error, SessionNotFound):
         title = "Session not found"

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class ReadOnlyMiddleware:
-    """Refuse all methods except GET and HEAD. Sign-in, PromQL, SQL and MCP also take POST."""
+    """Refuse all methods except GET and HEAD. Sign-in, sign-out, PromQL, SQL and MCP also take POST."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -31,7 +31,10 @@ class ReadOnlyMiddleware:
 
 
 def _takes_post(scope: Scope) -> bool:
-    """Return whether this is an allowed POST. None of them changes the store. The Origin was checked before."""
+    """Return whether a request is a POST that is allowed, although the server is read-only.
+
+    No allowed POST changes the store. HostMiddleware has already checked the Origin header.
+    """
     path: str = scope["path"]
     if scope["method"] != "POST":
         return False
@@ -49,7 +52,7 @@ def _content_type(scope: Scope) -> str:
 class ErrorMiddleware:
     """Turn unhandled exceptions into 500, then re-raise so that uvicorn logs them; give every error response a code.
 
-    A full disk is reported as such: any request may need a file.
+    A full disk gets its own error instead of 500, because any request may need a file.
 
     It runs inside of MetricsMiddleware and SecurityHeadersMiddleware, so that both see these responses.
     """

@@ -7,14 +7,14 @@ PROMETHEUS_API = "/prometheus/api/v1/"
 PROMETHEUS_FORMS = ("query", "query_range", "labels", "series")
 """Endpoints of Prometheus' API that also accept a form, because queries can be long."""
 SQL_API = "/api/history/sql"
-"""SQL below each session, which takes JSON by POST."""
+"""Path of SQL queries below each session. It takes JSON by POST."""
 MCP = "/mcp"
-"""The Model Context Protocol, which takes JSON by POST."""
+"""Path of the Model Context Protocol. It takes JSON by POST."""
 LOGIN, LOGOUT = "/login", "/logout"
 AUTHENTICATION_MODE, AUTHENTICATE = "/api/authentication_mode", "/api/authenticate"
-"""Ray's sign-in protocol, at the root and below each session."""
+"""Paths of Ray's sign-in protocol, at the root and below each session."""
 PUBLIC = ("/livez", "/readyz", "/readz", "/metrics", "/assets/")
-"""Served without authentication: health, metrics and the static files of our own pages."""
+"""Paths served without authentication: health, metrics and the static files of our own pages."""
 
 
 def is_history_api(path: str) -> bool:

@@ -1,6 +1,7 @@
 """Requests that come through a Ray dashboard in front of this server (`ray start --proxy-server-url=…`).
 
-That dashboard forwards a browser's headers, follows redirects itself, and serves a 404 from its own local cluster.
+That dashboard forwards a browser's headers and follows redirects itself. It replaces a 404 of this server by a response
+about its own local cluster.
 """
 
 from starlette.requests import HTTPConnection
@@ -26,13 +27,16 @@ def came_through_ray(request: HTTPConnection) -> bool:
 def is_kuberay_request(request: HTTPConnection) -> bool:
     """Return True for clients of KubeRay's API, which select a session by cookies and talk to this server directly.
 
-    They get KubeRay's status codes. Ray's frontend, and clients behind Ray's dashboard, get Ray's.
+    They get the status codes of KubeRay. All other clients get those of Ray.
     """
     return request.scope["rayhistory.selection"].from_cookies and not came_through_ray(request)
 
 
 def hide_not_found(path: str, send: Send) -> Send:
-    """Turn 404 into 410. Ray's dashboard would otherwise answer a 404 with data of its own cluster."""
+    """Turn 404 into 410, because Ray's dashboard would replace a 404 by data of its own cluster.
+
+    Paths that Ray's dashboard should serve itself keep the status 404.
+    """
     may_be_rays = path in _SERVED_BY_RAY or is_frontend_file(path)
 
     async def send_gone(message: Message) -> None:

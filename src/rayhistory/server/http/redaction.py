@@ -1,4 +1,4 @@
-"""Detect browsers. As in Ray 2.60, they get no values of environment variables. Command lines and SDKs do."""
+"""Detect browsers, which get no values of environment variables, as in Ray 2.60. Command lines and SDKs get them."""
 
 from starlette.requests import HTTPConnection
 

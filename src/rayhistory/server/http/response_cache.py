@@ -26,9 +26,9 @@ from rayhistory.server.http.streaming import empty_body, prefetch_first
 from rayhistory.server.view import SessionView
 
 LARGE_RESPONSE_ROWS = 1_000
-"""Larger responses are serialized one at a time."""
+"""Responses with more rows than this are serialized one at a time."""
 MAX_CACHED_ROWS = 10_000
-"""Longer lists, which Ray does not return, are streamed and not cached."""
+"""Maximum number of rows in a cached list. Longer lists, which Ray does not return, are streamed and not cached."""
 _MAX_CACHE_BYTES = 32 << 20
 _MAX_RESPONSE_BYTES = 8 << 20
 _MAX_UNCOMPRESSED_BYTES = 2048
@@ -145,7 +145,7 @@ def etag_for(request: Request, view: SessionView) -> str:
 
 
 def is_cacheable(response: Response) -> bool:
-    """Return True for successful responses that are not streamed and have only a body."""
+    """Return True for responses with status 200 that are not streamed and have no special headers."""
     return (
         type(response) in (Response, ChunkedJsonResponse)
         and response.status_code == 200
@@ -189,7 +189,7 @@ async def json_list_response(request: Request, chunks: AsyncIterator[bytes], row
 
 
 async def unfinished_response(request: Request, unfinished: UnfinishedResponse) -> Response:
-    """Send a response while the rest of it is made."""
+    """Send the first chunks of a response, and then the rest while it is made."""
     if request.method == "HEAD":
         return Response(status_code=200, headers=_HEADERS, media_type="application/json")
     others = response_cache_of(request).one_large_at_a_time(unfinished.others, unfinished.rows)

@@ -54,9 +54,9 @@ async def view_of(request: HTTPConnection, timeout_s: float | None = None) -> Se
 def end_open_rows_for_browsers(
     request: HTTPConnection, view: SessionView, rows: Iterable[dict[str, Any]], start: str, end: str
 ) -> None:
-    """For browsers only, set the end of open rows to the session's last data.
+    """For browsers only, set the end of rows that have none to the time of the session's last data.
 
-    Ray's pages would otherwise draw them until today. Other clients get no end, as from Ray.
+    Ray's pages would otherwise draw such rows until now. Other clients get no end, as from Ray.
     """
     closing = view.index.manifest.closing
     until = view.last_ms if closing and closing.open else selection_of(request).as_of_ms
@@ -96,7 +96,10 @@ def view_route(
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """Make a response only while the client waits. A point in time is expensive, and visitors move the slider on."""
+    """Cancel a response when the client disconnects.
+
+    Responses as of a point in time are expensive, and a moving slider requests many.
+    """
 
     async def disconnected() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -115,7 +118,7 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Response])
 
 
 def _cached(handler: SessionHandler) -> SessionHandler:
-    """Run a handler once for all requests with the same response."""
+    """Return a handler that caches responses, and runs `handler` once for all requests with the same response."""
 
     async def respond(request: Request, view: SessionView) -> Response:
         cache = response_cache_of(request)
@@ -142,5 +145,5 @@ def _cached(handler: SessionHandler) -> SessionHandler:
 
 
 def plain_route(path: str, handler: PlainHandler, methods: tuple[str, ...] = ("GET",)) -> Route:
-    """Serve a path below a session whose handler opens the view itself, or needs none."""
+    """Serve a path below a session with a handler that opens the view itself, or needs none."""
     return Route(path, handler, methods=list(methods))

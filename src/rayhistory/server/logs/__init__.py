@@ -1,1 +1,1 @@
-"""Log files of a session: where they are, which bytes a request means, and how they are streamed."""
+"""Log files of a session: find the file and the byte range of a request, and stream it."""

@@ -17,12 +17,15 @@ from rayhistory.sessions.catalog import RUNNING
 async def follow(
     logs: LogSource, log_range: LogRange, has_ended: Callable[[], Awaitable[bool]], interval: float = 1.0
 ) -> AsyncIterator[bytes]:
-    """Yield a range of a log file, then the appended bytes, until `has_ended`. A complete range is not followed.
+    """Yield a range of a log file, then appended bytes until `has_ended` returns True. Do not follow a complete range.
 
     If the file became shorter, it was rotated, and the new file is read from its start. If Ray moved the file to its
-    directory of old logs, it is followed there.
+    directory of old logs, it is followed there. For an empty file, the first chunk is empty, so that the response can
+    start at once.
     """
     ended = log_range.complete or await has_ended()
+    if log_range.start == log_range.end:
+        yield b""
     while True:
         async for chunk in read_range(logs, log_range):
             yield chunk
@@ -37,9 +40,9 @@ async def follow(
 
 
 async def session_has_ended(connection: HTTPConnection, ref: SessionRef) -> bool:
-    """Return True if the logs will not grow any more, as for a session as of a point in time.
+    """Return True if the logs will not grow any more: the session has ended, or is shown as of a point in time.
 
-    The session is looked up by its name, because `latest` may be another session by now.
+    The session is looked up by its own name. The name `latest` in the URL may select another session by now.
     """
     if selection_of(connection).as_of_ms is not None:
         return True

@@ -41,7 +41,7 @@ async def check_log_query(view: SessionView, query: QueryParams) -> None:
 
 
 def file_of_attempt(query: QueryParams) -> str | None:
-    """Return the file name. KubeRay's parameter for the attempt number means the rotation number of a file."""
+    """Return the requested file name. KubeRay appends the parameter `attempt_number` to it as a rotation number."""
     attempt = int(query.get("attempt_number") or 0)
     return f"{query['filename']}.{attempt}" if query.get("filename") and attempt > 0 else query.get("filename")
 
@@ -56,7 +56,7 @@ async def log_error_status(view: SessionView, query: QueryParams, error: RayHist
 
 
 def names_in_folder(groups: dict[str, list[str]], glob: str) -> dict[str, list[str]]:
-    """Return the names of a listing relative to the directory at the start of a glob."""
+    """Shorten the names of a listing: remove the directories that the glob begins with, up to its first wildcard."""
     folder = ""
     for part in glob.split("/")[:-1]:
         if _GLOB_CHARACTERS & {*part}:
@@ -66,5 +66,5 @@ def names_in_folder(groups: dict[str, list[str]], glob: str) -> dict[str, list[s
 
 
 def unquoted_attachment(name: str) -> str | None:
-    """Return KubeRay's header for a file name that needs no quotes."""
+    """Return the header Content-Disposition as KubeRay sends it, without quotes; None if the name needs quotes."""
     return f"attachment; filename={name}" if _TOKEN.fullmatch(name) else None

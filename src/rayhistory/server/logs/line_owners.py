@@ -20,25 +20,25 @@ class LineOwner(msgspec.Struct, frozen=True):
 
 
 NOBODY = LineOwner()
-Place = tuple[str, str, int]
+LogPosition = tuple[str, str, int]
 """Node, path and offset of a line."""
 
 
-async def find_owners(view: SessionView, places: Iterable[Place]) -> dict[Place, LineOwner]:
+async def find_owners(view: SessionView, positions: Iterable[LogPosition]) -> dict[LogPosition, LineOwner]:
     """Return the owners of lines in the output of workers. Lines of other files have no owner."""
-    by_worker: defaultdict[tuple[str, str], list[tuple[Place, str]]] = defaultdict(list)
-    for place in places:
-        if match := WORKER_OUTPUT.fullmatch(place[1]):
-            by_worker[place[0], match[1]].append((place, f"std{match[4]}"))
+    by_worker: defaultdict[tuple[str, str], list[tuple[LogPosition, str]]] = defaultdict(list)
+    for position in positions:
+        if match := WORKER_OUTPUT.fullmatch(position[1]):
+            by_worker[position[0], match[1]].append((position, f"std{match[4]}"))
     if not by_worker:
         return {}
     workers = tuple({worker for _, worker in by_worker})
     tasks = await _tasks_of(view, workers)
     actors = await _actors_of(view, workers)
-    owners: dict[Place, LineOwner] = {}
+    owners: dict[LogPosition, LineOwner] = {}
     for worker, lines in by_worker.items():
-        for place, stream in lines:
-            owners[place] = _owner(place, stream, tasks.get(worker, []), actors.get(worker[1]))
+        for position, stream in lines:
+            owners[position] = _owner(position, stream, tasks.get(worker, []), actors.get(worker[1]))
     return owners
 
 
@@ -63,8 +63,8 @@ async def _actors_of(view: SessionView, workers: tuple[str, ...]) -> dict[str, s
     return {row["worker_id"]: row["actor_id"] for row in rows}
 
 
-def _owner(place: Place, stream: str, tasks: list[Row], actor: str | None) -> LineOwner:
-    _, path, offset = place
+def _owner(position: LogPosition, stream: str, tasks: list[Row], actor: str | None) -> LineOwner:
+    _, path, offset = position
     for row in reversed(tasks):
         start, end, file = row[f"{stream}_start"], row[f"{stream}_end"], row[f"{stream}_file"]
         is_its_file = file is None or str(file).rpartition("/")[2] == path.rpartition("/")[2]

@@ -26,7 +26,11 @@ _COMPARE_BYTES = 64 << 10
 
 
 class LogQuery(msgspec.Struct, frozen=True):
-    """The log that a request asks for. The first value that is set counts: actor, task, submission, pid, file name."""
+    """The log that a request asks for.
+
+    A request names the log by actor, task, submission, pid or file name. If it names several, the first of these is
+    used.
+    """
 
     node_id: str | None = None
     actor_id: str | None = None
@@ -34,7 +38,7 @@ class LogQuery(msgspec.Struct, frozen=True):
     """The actor's incarnation, counted from 0. None means the latest that wrote output."""
     task_id: str | None = None
     attempt: int | None = None
-    """None means the latest attempt."""
+    """Attempt number of the task; None means the latest attempt."""
     submission_id: str | None = None
     pid: int | None = None
     filename: str | None = None
@@ -64,7 +68,7 @@ async def find_log(view: SessionView, query: LogQuery) -> LogRange:
 
 
 async def check_node(view: SessionView, node_id: str) -> str:
-    """Return the id of an existing node. Other ids are never sent to the store."""
+    """Return the id of the node; raise LogNotFound if the session has no such node."""
     node = node_id.lower()
     if _NODE_ID.fullmatch(node) and (
         await view.logs.files(node) or await view.row("nodes", Filter("node_id", "=", node))
@@ -78,7 +82,7 @@ async def check_node(view: SessionView, node_id: str) -> str:
 async def node_by_ip(view: SessionView, ip: str) -> str | None:
     """Return the last node with this IP address, or the head node if no node has it.
 
-    A proxy in front of the server sends its own address.
+    The request of a client behind a proxy may have the address of the proxy.
     """
     found = await view.rows("nodes", Filter("node_ip", "=", ip), sort=("-start_time_ms",), limit=1)
     if found:
@@ -167,9 +171,9 @@ async def _attempt_log(view: SessionView, query: LogQuery, task: Row) -> LogRang
 async def _file_with_task_output(
     logs: LogSource, reported: LogRange, task: Row, candidates: list[StoredLogFile]
 ) -> StoredLogFile:
-    """Return the file with the task's output. After a rotation, the new file may also be long enough.
+    """Return the candidate that contains the task's output. After a rotation, several files may be long enough for it.
 
-    Ray writes a marker line with the task's name directly before the task's output.
+    The right file has a marker line with the task's name directly before the output.
     """
     min_size = max(reported.start, reported.end)
     candidates = [file for file in candidates if file.size >= min_size] or candidates[:1]

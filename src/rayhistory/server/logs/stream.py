@@ -22,10 +22,12 @@ async def read_range(logs: LogSource, log_range: LogRange) -> AsyncIterator[byte
 async def split_at_characters(chunks: AsyncIterator[bytes], *, ansi: bool) -> AsyncIterator[bytes]:
     """Yield chunks that never end inside a character, because Ray's client decodes each chunk by itself.
 
-    Without `ansi`, colour codes are removed.
+    Without `ansi`, colour codes are removed. Empty chunks are passed on.
     """
     rest = b""
     async for more in chunks:
+        if not more:
+            yield more
         chunk = rest + more
         incomplete = _INCOMPLETE_END.search(chunk[-80:])
         rest = incomplete[0] if incomplete else b""

@@ -1,8 +1,8 @@
 """The location of a task's output in its worker's log files: as Ray exported it, or inferred.
 
-Before 2.54 Ray exported nothing about it, and until 2.57 only the end for tasks shorter than a second. The rest is
-inferred: file names contain the ids of worker and job, and the worker writes a marker line before each task. Tables
-have only exported values. Inferred values are served by Ray's API, and our API lists which ones were inferred.
+Ray before 2.54 exports nothing about it. Ray 2.54 to 2.57 exports only the end of the output if a task is shorter than
+a second. The rest is inferred: file names contain the ids of worker and job, and the worker writes a marker line before
+each task. Tables have only exported values. Ray's API also serves inferred values, and our API tells which these are.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from rayhistory.server.view import SessionView
 LOG_FIELDS = ("stdout_file", "stderr_file", "stdout_start", "stdout_end", "stderr_start", "stderr_end")
 WORKER_OUTPUT = re.compile(r"(?:.*/)?worker-([0-9a-f]+)-([0-9a-f]+)-(\d+)\.(out|err)")
 MAX_SCAN_BYTES = 64 << 20
-"""Maximum number of log bytes that are read for one response. A long list may lack some inferred ranges."""
+"""Maximum number of log bytes that are read for one response. In a long list of tasks, some ranges are not inferred."""
 
 _WHOLE_SINCE = (2, 58)
 _MAX_TASKS = 20_000
-"""Maximum number of tasks of the same workers that are read for one response."""
+"""If the workers of the listed tasks ran more tasks than this, no range is inferred for this response."""
 _CHUNK_BYTES = 1 << 20
 _NODES_URI = "/nodes?view=summary"
 _COLUMNS = (
@@ -53,7 +53,7 @@ def task_log_info(row: Row) -> Row | None:
 
 
 async def infer_log_info(view: SessionView, rows: Iterable[Row]) -> dict[TaskKey, list[str]]:
-    """Fill in the log fields that Ray did not export, where they can be inferred; return their names by attempt."""
+    """Set the log fields that Ray did not export and that can be inferred. Return their names per task attempt."""
     version = known_version(view.index.manifest.ray_version)
     if version is not None and version >= _WHOLE_SINCE:
         return {}
@@ -95,7 +95,7 @@ def _has_ended(row: Row) -> bool:
 
 
 async def _files_to_scan(logs: LogSource, workers: list[Worker]) -> dict[Worker, dict[str, StoredLogFile]]:
-    """Return the output files of workers by suffix, up to the limit."""
+    """Return the output files of each worker by suffix. A file that would exceed MAX_SCAN_BYTES is left out."""
     files = {node: await _worker_files(logs, node) for node in sorted({node for node, _ in workers})}
     found: defaultdict[Worker, dict[str, StoredLogFile]] = defaultdict(dict)
     budget = MAX_SCAN_BYTES

@@ -22,7 +22,7 @@ from rayhistory.server.history_api.api_types import (
     SqlRequest,
     SqlRows,
     TableRows,
-    TaskOutputPlace,
+    TaskOutputLocation,
 )
 from rayhistory.server.http.paths import HISTORY_API
 from rayhistory.server.metrics_api.chart_types import ChartDashboard, ChartMarkers, DashboardTitles
@@ -97,7 +97,7 @@ _PANEL = {
 }
 _CHART_PARAMETERS = (
     query("from", "start: milliseconds since 1970, or relative to the session's last sample", default="now-30m"),
-    query("to", "end, likewise", default="now"),
+    query("to", "end: milliseconds since 1970, or relative to the session's last sample", default="now"),
     query("points", "maximum number of steps", type="integer", minimum=10, maximum=2000, default=300),
     query("var-NAME", "value of the dashboard's variable NAME; may be repeated"),
 )
@@ -222,7 +222,7 @@ SESSION_ENDPOINTS = {
         "Gaps: missing or incomplete data of the session, with meaning and remedy.", (SessionGaps,)
     ),
     f"{HISTORY_API}diagnosis": Endpoint(
-        "Why the session failed and why it was slow: a verdict, and findings with evidence.", (Diagnosis,)
+        "Why the session failed or was slow: a verdict, and findings with evidence.", (Diagnosis,)
     ),
     f"{HISTORY_API}overview": Endpoint(
         "Start, end and state of the session, and its failures over time: at most 200 markers.", (SessionOverview,)
@@ -232,7 +232,7 @@ SESSION_ENDPOINTS = {
     ),
     f"{HISTORY_API}task_log_info": Endpoint(
         "The location of a task's output in the log files, and which of its fields were inferred.",
-        (TaskOutputPlace,),
+        (TaskOutputLocation,),
         (
             query("task_id", "the task's id") | {"required": True},
             query("attempt", "number of the attempt (default: the last)", type="integer", minimum=0),

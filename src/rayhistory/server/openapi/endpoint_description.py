@@ -8,7 +8,7 @@ import msgspec
 class Endpoint(msgspec.Struct, frozen=True):
     summary: str
     responses: tuple[type, ...]
-    """Several if parameters decide; none if another standard defines the body."""
+    """Possible types of the response body: several if it depends on parameters, none if another standard defines it."""
     parameters: tuple[dict[str, Any], ...] = ()
     operation: str = ""
     """The `operationId`, if it differs from the first word of the path."""

@@ -28,4 +28,4 @@ async def diagnosis_page(request: Request) -> Response:
 
 
 ROUTES: list[BaseRoute] = [plain_route("/diagnosis", diagnosis_page, ("GET", "HEAD"))]
-"""Below the path of a session."""
+"""Routes below the path of a session."""

@@ -25,10 +25,10 @@ class LogFind(NamedTuple):
 
     pattern: SearchPattern | None = None
     offset: int | None = None
-    """Where the found line begins."""
+    """Offset of the found line."""
     message: str = ""
     next_from: int | None = None
-    """Offset at which the search for the next match begins, if it is not the selected line."""
+    """Offset at which the search for the next match begins; None for the selected line, or the next if it matches."""
     previous_before: int | None = None
 
     def marked(self, pieces: list[StyledText]) -> list[StyledText]:
@@ -39,7 +39,7 @@ class LogFind(NamedTuple):
 async def find_in_log(
     request: Request, view: SessionView, node: str, file: StoredLogFile, params: QueryParams
 ) -> LogFind:
-    """Search if the request names a start: at the offset `from`, or backwards from `before`."""
+    """Search forwards from the offset `from`, or backwards from the offset `before`; do nothing if neither is given."""
     if not params.get("q"):
         return LogFind()
     pattern = SearchPattern(params["q"], **_flags(params))
@@ -85,7 +85,8 @@ def _offset(params: QueryParams, name: str) -> int:
 
 def _nothing(pattern: SearchPattern, result: FileSearchResult, search: FileSearch) -> LogFind:
     if result.stopped_at is not None:
-        message = f"No match up to byte {result.stopped_at:,} yet: search on."
+        button = "Previous match" if search.backwards else "Next match"
+        message = f"The search stopped at byte {result.stopped_at:,} without a match. {button} continues there."
         name = "previous_before" if search.backwards else "next_from"
         return LogFind(pattern, message=message, **{name: result.stopped_at})
     if search.backwards:

@@ -1,4 +1,4 @@
-"""The frame page: a bar above Ray's unmodified frontend, for people with a browser."""
+"""The page with the dashboard: a bar above Ray's unmodified frontend, for people with a browser."""
 
 import time
 
@@ -15,7 +15,7 @@ from rayhistory.server.view import SessionView
 from rayhistory.sessions.catalog import CatalogEntry
 
 PAGE_TIMEOUT_S = 3.0
-"""How long a page waits for the index before it shows the progress instead."""
+"""Time that a page waits for the index, before it shows the progress instead."""
 VARY_HEADERS = {"Vary": "Accept, Content-Type, Sec-Fetch-Dest"}
 _BARE, _ALWAYS = "bare", "always"
 TOP_LEVEL_SCRIPT = "/assets/top-level.js"
@@ -23,9 +23,9 @@ NO_PLATFORM_EVENTS_SCRIPT = "/assets/no-platform-events.js"
 
 
 def wants_frame(request: Request) -> bool:
-    """Return True if a person opened this URL in a browser tab; False for programs and for frames.
+    """Return True if a person opened this URL in a browser tab; False for programs and for iframes.
 
-    `?bare=1` counts only inside a frame. If such a link is opened in a new tab, the tab must not look like a live
+    `?bare=1` counts only inside an iframe. If such a link is opened in a new tab, the tab must not look like a live
     dashboard. `?bare=always` counts everywhere. Browsers send Sec-Fetch-Dest only over HTTPS and to localhost. Without
     it, the Accept header decides, and `TOP_LEVEL_SCRIPT` removes `?bare=1` from a tab.
     """
@@ -38,7 +38,7 @@ def wants_frame(request: Request) -> bool:
 
 
 async def frontend_scripts(request: Request, view: SessionView) -> list[str]:
-    """Return our scripts that run before those of the frontend."""
+    """Return the URLs of our scripts that must run before the frontend's own scripts."""
     if not _accepts_html(request) or is_ray_proxy_request(request):
         return []
     is_bare = request.query_params.get(_BARE, "0") not in ("", "0", _ALWAYS)

@@ -33,7 +33,7 @@ async def gaps_page(request: Request) -> Response:
 
 
 def group_gaps(report: SessionGaps) -> list[GapGroup]:
-    """Combine gaps with the same code, losses first. Only the first places are listed."""
+    """Combine gaps with the same code into groups, losses first. A group lists the locations of its first gaps only."""
     by_code: dict[str, list[SessionGap]] = {}
     for gap in report.gaps:
         by_code.setdefault(gap.code, []).append(gap)

@@ -22,6 +22,7 @@ async def home_page(request: Request) -> Response:
         filters=page.filters,
         total=page.total,
         unsearched=page.unsearched,
+        unindexed=page.unindexed,
         next_page=page.next.url(web.HOME_PATH) if page.next else None,
         previous_page=page.previous.url(web.HOME_PATH) if page.previous else None,
         dashboards=page.dashboards,

@@ -18,6 +18,7 @@ from rayhistory.web.format import plural
 from rayhistory.web.render_runs import duration_chart, render_run_group, render_runs
 
 PATH = "/runs"
+_HOW_TO_LIST = "not indexed, or without a summary. To list them now, run: rayhistory index --missing"
 
 
 async def runs_page(request: Request) -> Response:
@@ -45,7 +46,7 @@ def _notes(page: GroupPage) -> list[str]:
     missing, rows = page.visible.unsummarized, page.visible.rows
     return [
         *(["Sessions are still being listed: runs of removed sessions may be shown."] if missing is None else []),
-        *([f"{plural(missing, 'session')} not summarized yet: only indexed sessions are listed."] if missing else []),
+        *([f"{plural(missing, 'session')} not listed yet: {_HOW_TO_LIST}"] if missing else []),
         *([f"{plural(rows.unlisted, 'older session')} not listed."] if rows.unlisted else []),
         *(
             [f"{plural(len(rows.damaged), 'part')} of the list cannot be read and will be rebuilt."]

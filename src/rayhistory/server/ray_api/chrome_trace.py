@@ -105,7 +105,7 @@ class _TraceWriter:
 
 
 class _TraceIds:
-    """Process and thread numbers of the trace, assigned to nodes and workers."""
+    """Assigns process and thread numbers of the trace to nodes and workers."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, int] = {}
@@ -145,12 +145,12 @@ def _event(task: Row, span: Row, trace_ids: _TraceIds) -> Row:
 
 
 def _identity(span: Row) -> tuple[object, ...]:
-    """Return an equal value for two reports of a span: it may be exported and in the dashboard's list of tasks."""
+    """Return the identity of a span. Events and the dashboard's list of tasks may both report the same span."""
     return span["task_id"], span["attempt"], *span_identity(span["event_name"], span["start_ns"], span["end_ns"])
 
 
 def _span_order(span: Row) -> tuple[str, int, int, int]:
-    """Return the sort order of spans. A task that reported several times has several rows of spans."""
+    """Return the key by which spans are sorted, because the spans of one task attempt may come from several rows."""
     return span["task_id"], span["attempt"], span["end_ns"], span["start_ns"]
 
 

@@ -1,6 +1,6 @@
 """Endpoints about the whole cluster.
 
-If only a running cluster has the data, the response is one that the pages can show.
+For data that only a running cluster has, the response is a default value that the pages can show.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ async def events(request: Request, view: SessionView) -> Response:
 def _event(row: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the job of an event, and the event in Ray's shape.
 
-    Ray's Python and C++ code name the writer and format the time differently.
+    Events that Ray's C++ code wrote have other field names and another time format than those of its Python code.
     """
     host, pid, seconds = row["hostname"] or "", row["pid"] or "", row["timestamp_s"]
     writer: dict[str, Any] = {"hostName": host, "pid": pid, "timestamp": seconds}
@@ -102,7 +102,7 @@ def _event(row: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _json_number(text: str) -> int | str:
-    """Convert text to a number if JSON can hold it."""
+    """Return a text of fewer than 20 digits as a number, and any other text unchanged."""
     return int(text) if text.isdecimal() and len(text) < 20 else text
 
 
@@ -142,13 +142,13 @@ async def train_runs(request: Request, view: SessionView) -> Response:
 
 
 async def _stored_response(request: Request, stored: Any) -> Response:
-    """Return a stored response of the live dashboard. For browsers it is masked."""
+    """Return a stored dashboard response. For browsers, the values of environment variables are masked."""
     mask = is_browser(request)
     return await asyncio.to_thread(lambda: json_response(mask_env_vars(stored) if mask else stored))
 
 
 async def component_activities(request: Request, view: SessionView) -> Response:
-    """Return the activity of drivers at the session's last data, for autoscalers."""
+    """Return whether drivers were active at the time of the session's last data. Autoscalers call this endpoint."""
     drivers = Filter("job_id", "!=", None)
     active = await view.index.count(Query("jobs", filters=(drivers, Filter("status", "in", ("RUNNING",)))))
     last = await view.rows("jobs", drivers, Filter("end_time", "!=", None), sort=("-end_time",), limit=1)

@@ -56,7 +56,7 @@ async def grafana_health(request: Request) -> Response:
 
 
 async def prometheus_health(request: Request) -> Response:
-    """Report that queries work."""
+    """Report that Prometheus is running, because the server itself evaluates queries."""
     return rest_response("prometheus running", {})
 
 
@@ -88,7 +88,7 @@ async def dashboard_page(request: Request) -> Response:
 def to_grafana(request: Request, page: str, view: SessionView) -> Response:
     """Redirect to the same page of Grafana with the time range of the session.
 
-    Frontends ask for the last minutes before now.
+    Frontends request the minutes before now. An ended session has no data for these.
     """
     params = dict(request.query_params)
     first, last = view.index.manifest.first_ns, selection_of(request).as_of_ms or view.last_ms

@@ -19,7 +19,7 @@ _DEFAULT_MESSAGES = {
 
 
 JOBS_ORDER = ("-type", "submission_id", "job_id")
-"""Submissions first, then drivers."""
+"""The order of jobs in lists: submitted jobs first, then jobs of other drivers."""
 
 
 def job_details(row: Row, *, mask: bool = False) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from rayhistory.errors import LogNotFound, RayHistoryError, SessionNotIndexed
+from rayhistory.errors import LogNotFound, RayHistoryError, SessionNotIndexed, TimeBeforeStart
 from rayhistory.index.query.query import Query, Row
 from rayhistory.server.http.error_responses import ray_error_response
 from rayhistory.server.http.json_lists import concatenated, encoded_items, json_items
@@ -89,7 +89,7 @@ async def _logs_json(output: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _job_with_output(connection: HTTPConnection, view: SessionView) -> dict[str, Any] | Response:
-    """Return the requested job, or the error response if it has no output."""
+    """Return the requested job, or an error response if it does not exist or was not submitted through Ray Jobs."""
     job_id = connection.path_params["job"]
     details = await find_job(view, job_id)
     if details is None:
@@ -100,9 +100,9 @@ async def _job_with_output(connection: HTTPConnection, view: SessionView) -> dic
 
 
 async def _output(view: SessionView, job: dict[str, Any], has_ended: HasEnded | None = None) -> AsyncIterator[bytes]:
-    """Return the output of a submitted job's entrypoint, followed until `has_ended`.
+    """Return the output of a submitted job's entrypoint; empty if it was not stored.
 
-    It is empty if it was not stored.
+    With `has_ended`, appended output follows until it returns True.
     """
     try:
         log_range = await find_log(view, LogQuery(submission_id=job["submission_id"]))
@@ -196,8 +196,13 @@ def version_without_session() -> Response:
     return json_response({**versions, "ray_commit": "", "session_name": ""})
 
 
+def _version_error(error: RayHistoryError) -> Response:
+    """Let the version check of a client succeed, so that it prints the error of its next request."""
+    return version_without_session() if isinstance(error, TimeBeforeStart) else ray_error_response(error)
+
+
 ROUTES: list[BaseRoute] = [
-    *(view_route(path, version) for path in VERSION_PATHS),
+    *(view_route(path, version, on_error=_version_error) for path in VERSION_PATHS),
     view_route("/api/jobs", jobs),
     view_route("/api/jobs/", jobs),
     view_route("/api/jobs/{job}", job),

@@ -133,7 +133,7 @@ async def _parse_log_query(request: Request, view: SessionView) -> LogQuery:
             f"Given node id: {node_id}, given node ip: {node_ip}"
         )
     if not (node_id or node_ip or query.get("actor_id") or query.get("task_id")):
-        raise UsageError(
+        raise UsageError(  # Ray's own text
             "node_id or node_ip must be provided as constructor arguments when no actor or task_id is supplied as "
             "arguments."
         )

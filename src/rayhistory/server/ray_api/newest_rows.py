@@ -13,7 +13,7 @@ from rayhistory.server.view import SessionView
 K = TypeVar("K")
 
 MAX_ROWS = 10_000
-"""Ray's dashboard keeps the same number of events per job."""
+"""Maximum number of rows: Ray's dashboard keeps the same number of events per job."""
 _MAX_BYTES = 16 << 20
 
 
@@ -34,7 +34,7 @@ class NewestRows(Generic[K]):
         return await self._view.index.max_rows(self._query, LARGE_RESPONSE_ROWS - 1)
 
     async def read(self) -> list[tuple[K, bytes]]:
-        """Return the key and the JSON of each row."""
+        """Return the key and the JSON of each row, up to a total size."""
         found: list[tuple[K, bytes]] = []
         size = 0
         async for rows in self._view.index.batches(self._query):

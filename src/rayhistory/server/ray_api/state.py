@@ -76,7 +76,7 @@ def _encode_details(rows: list[Row], profile_rows: list[Row], newer: frozenset[s
 
 
 async def _table_list(schema: StateSchema, shape: RowShape, request: Request, view: SessionView) -> Response:
-    """Return a list that is a table of the index."""
+    """Return one of Ray's lists whose rows are those of one table of the index."""
     options = parse_list_options(request.query_params, schema)
     newer = schema.newer_names(view.is_before)
     names = [name for name in schema.names(detail=options.detail) if name not in newer]
@@ -125,7 +125,7 @@ async def _chunks(view: SessionView, query: Query, counted: Query, encode: Batch
 
 
 async def _jobs_list(request: Request, view: SessionView) -> Response:
-    """Return jobs, which Ray filters in the shape of its job API."""
+    """Return the list of jobs. As in Ray, filters apply to jobs in the shape of Ray's job API."""
     options = parse_list_options(request.query_params, state_schema.JOBS)
     names = state_schema.JOBS.names(detail=options.detail)
     mask = is_browser(request)

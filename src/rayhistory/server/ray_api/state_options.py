@@ -27,7 +27,7 @@ class StateFilter(msgspec.Struct, frozen=True):
     value: str | int | bool
 
     def matches(self, row: dict[str, Any]) -> bool:
-        """Return True if a row passes. For rows that do not come from the index."""
+        """Return True if a row passes the filter. Used for rows that do not come from the index."""
         value = row.get(self.column.name)
         if isinstance(value, str) and isinstance(self.value, str):
             return (value.lower() == self.value.lower()) == self.equal

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from rayhistory.events.merged_tables import TASK_STATES, state_column
 from rayhistory.events.profile_spans import read_spans, span_identity
+from rayhistory.events.table_columns import TASK_STATES, state_column
 from rayhistory.index.manifest import Nanoseconds
 from rayhistory.index.query.query import Row
 from rayhistory.server.http.responses import strip_ansi
@@ -39,7 +39,10 @@ PROFILE_COLUMNS = ("task_id", "attempt", "component_type", "component_id", "node
 
 
 def known_value(value: str | None, values: tuple[str, ...]) -> str:
-    """Replace a value that Ray's clients do not know, because they would reject the whole list."""
+    """Return the value if it is one of `values`, else the first of them.
+
+    Ray's clients would reject the whole list for a value that they do not know.
+    """
     return value if value in values else values[0]
 
 
@@ -52,7 +55,7 @@ def task(row: Row) -> Row:
 
 
 def task_detail(row: Row, profile: list[Row]) -> Row:
-    """Return a task with details. `profile` has its rows of profile events."""
+    """Return a task with details. `profile` contains the rows of the table `profile_events` about this task."""
     driver = row["type"] == "DRIVER_TASK"
     return task(row) | {
         "language": row["language"],
@@ -75,7 +78,7 @@ def task_detail(row: Row, profile: list[Row]) -> Row:
 
 @lru_cache(maxsize=1024)
 def _object(text: str | None) -> dict[str, Any]:
-    """Decode JSON, with a cache because thousands of tasks share it. Callers must not modify the result."""
+    """Decode a JSON object. It is cached, because thousands of tasks have the same one. Callers must not modify it."""
     decoded: dict[str, Any] = decode_json(text, {})
     return decoded
 
@@ -98,7 +101,7 @@ def _task_events(row: Row) -> list[Row]:
 
 
 class _Span(msgspec.Struct, rename="camel", gc=False):
-    """The usual shape of a span."""
+    """The fields of a profile span. Spans of another shape are decoded more slowly, without this type."""
 
     event_name: str
     start_time: Nanoseconds

@@ -44,21 +44,22 @@ class FilterType(Enum):
 class StateColumn(msgspec.Struct, frozen=True):
     name: str
     index_column: str
-    """Empty if the value is derived from several columns or not recorded. Then no filter matches."""
+    """Column of the index; empty if the value is derived from several columns or not recorded. Then no filter matches.
+    """
     filter_type: FilterType = FilterType.TEXT
     filterable: bool = False
     detail: bool = False
     default: str | int | None = None
-    """Ray's value if the index has none."""
+    """Value in Ray's response if the index has no value."""
     optional: bool = False
-    """Ray omits the field if it has no value, and then no filter matches."""
+    """True if Ray omits the field when it has no value. Then no filter matches."""
     since: Version = MIN_RAY_VERSION
     """The first version of Ray that has the column. Clients of later versions accept rows without it."""
 
 
 class StateSchema(msgspec.Struct, frozen=True):
     table: str
-    """Empty if the list is not a table of the index."""
+    """Table of the index; empty if no table has the rows of the list."""
     columns: tuple[StateColumn, ...]
     sort: tuple[str, ...] = ()
     id_sizes: dict[str, int] = {}
@@ -69,7 +70,7 @@ class StateSchema(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """A column that is never null."""
+        """The name of a column that is never null."""
         return self.sort[0]
 
     @property

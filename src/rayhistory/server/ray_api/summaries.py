@@ -22,11 +22,11 @@ from rayhistory.server.ray_api.task_queries import NO_DRIVERS, count_tasks
 from rayhistory.server.view import SessionView
 
 _MAX_NAMES = 10_000
-"""Ray summarizes at most 10,000 tasks, so it never has more names."""
+"""Maximum number of names in a summary. Ray summarizes at most 10,000 tasks, so it never has more."""
 _MAX_GROUPS = 10_000
 """Maximum number of groups of name, type and state. If there are more, the most frequent names are selected first."""
 _GROUPED_BY_NAME_SINCE = (2, 57)
-"""Earlier versions of Ray group tasks by function."""
+"""First version of Ray that groups tasks by name. Earlier versions group them by function."""
 _NAMES_TRUNCATED = f"Only the {_MAX_NAMES:,} most frequent names are listed. The totals count all tasks."
 _CLASSES_TRUNCATED = (
     f"Only the {_MAX_GROUPS:,} most frequent classes and states are listed. The totals count all actors."

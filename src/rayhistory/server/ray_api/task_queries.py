@@ -9,30 +9,30 @@ from rayhistory.server.ray_api.state_schema import TASK_SOURCE_FILTERS, TASKS
 from rayhistory.server.view import SessionView
 
 NO_DRIVERS = Filter("type", "!=", "DRIVER_TASK")
-"""Ray does not list drivers among the tasks."""
+"""Filter that excludes drivers, because Ray does not list them among the tasks."""
 _MAX_PROFILES_PER_TASK = 4
-"""Up to this many profiles per task in a range of ids, the whole range is read. Above, rows are selected by task id."""
+"""If a range of task ids has more profile events per task than this, the query also lists the ids of the tasks."""
 _MAX_PROFILE_BYTES = 16 << 20
 
 
 async def count_tasks(
     view: SessionView, state_filters: tuple[StateFilter, ...], base_filters: tuple[Filter, ...]
 ) -> int:
-    """Return the total that Ray reports."""
+    """Return the total number of tasks that Ray would report."""
     return await view.index.count(counted_query(state_filters, base_filters))
 
 
 def counted_query(state_filters: tuple[StateFilter, ...], base_filters: tuple[Filter, ...]) -> Query:
-    """Return the query for Ray's total. Ray applies some filters before it counts."""
+    """Return the query whose rows make up Ray's total. It has only the filters that Ray applies before it counts."""
     early = tuple(each for each in state_filters if each.column.name in TASK_SOURCE_FILTERS)
     return Query("tasks", filters=base_filters + index_filters(TASKS, early))
 
 
 async def with_profiles(view: SessionView, tasks: list[Row]) -> AsyncIterator[tuple[list[Row], list[Row]]]:
-    """Yield tasks, sorted by id, with the rows of their profiles, in groups of bounded size.
+    """Yield the tasks in groups, each group with the profile events of its tasks. `tasks` must be sorted by id.
 
-    Tasks may report any amount, so a group is halved until its profiles fit. For one task, Ray keeps a thousand spans;
-    here the first megabytes are read.
+    A task may have any number of profile events, so a group is halved until its events fit into the memory limit. Of a
+    single task, only the first events up to the limit are read. (Ray keeps a thousand spans per task.)
     """
     groups = [tasks]
     while groups:
@@ -47,9 +47,9 @@ async def with_profiles(view: SessionView, tasks: list[Row]) -> AsyncIterator[tu
 
 
 async def _profile_filters(view: SessionView, tasks: list[Row]) -> tuple[Filter, ...]:
-    """Return filters that select the profiles of tasks, which are sorted by id.
+    """Return filters that select the profile events of these tasks. `tasks` must be sorted by id.
 
-    A range of ids is the cheapest filter. If the range has many profiles of other tasks, the ids are listed, too.
+    A range of ids is the cheapest filter. If the range has many events of other tasks, the ids are listed, too.
     """
     if not tasks:
         return (Filter("task_id", "=", None),)

@@ -25,7 +25,7 @@ from rayhistory.server.http.responses import json_response
 from rayhistory.server.pages.login_page import login_page, login_result_page
 
 TOKENS_DISABLED = "Unauthorized: Token authentication is not enabled"
-"""Ray's own message."""
+"""Error message, copied from Ray."""
 _MAX_FORM_BYTES = 64 << 10
 _LIVE_SESSION = "/live/"
 
@@ -137,7 +137,7 @@ async def _authenticate(admission: Admission, request: Request) -> Response:
 
 
 def _with_token(request: Request, token: str) -> HTTPConnection:
-    """Return a copy of the request that has only this token."""
+    """Return a copy of the request with this token and no other one."""
     header = [(b"authorization", f"Bearer {token}".encode())] if token else []
     return _replace_headers(request, (*TOKEN_HEADERS, b"cookie"), *header)
 

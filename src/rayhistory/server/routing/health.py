@@ -29,7 +29,7 @@ async def readyz(request: Request) -> Response:
         await resolver_of(request).catalog.entries()
     except RayHistoryError as error:
         if request.app.state.ready:  # probes repeat every few seconds
-            log.warning("not ready, cannot list the store (logged once)", extra={"reason": str(error)})
+            log.warning("readiness check failed, cannot list the store (logged once)", extra={"reason": str(error)})
         request.app.state.ready = False
         return text_response("the object store cannot be listed", 503, error_headers(error))
     request.app.state.ready = True

@@ -32,7 +32,7 @@ from rayhistory.web import STATIC_DIR
 _KUBERAYS_ERROR = "Cluster Cookie not found"
 _RAY_API, _STATE_API = "/api/", "/api/v0/"
 _CLUSTER_PATH = re.compile(r"/s/(?P<namespace>[a-z0-9.-]+)/(?P<cluster>[a-z0-9.-]+)/?")
-"""A cluster without a session shows the list of its sessions."""
+"""Path of a cluster without a session, which shows the list of its sessions."""
 _MAX_LISTED_SESSIONS = 5
 _MAX_SHOWN_PATH = 200
 
@@ -136,7 +136,7 @@ async def _no_session_response(scope: Scope) -> Response:
 def _cookie_error(error: NoSessionSelected) -> Response:
     """Report an error in the shape and with the words of KubeRay's history server.
 
-    KubeRay's words come last: Ray's commands print the whole text, also for people who do not use cookies.
+    KubeRay's message comes last, because Ray's commands print the whole text, also for users without cookies.
     """
     return json_response(f"{error} ({_KUBERAYS_ERROR})", error.http_status, error_headers(error))
 

@@ -24,7 +24,10 @@ def session_names(request: Request) -> list[str]:
 
 
 async def compare_requested(request: Request) -> SessionComparison:
-    """Compare the sessions of a request. Raise AccessDenied before anything is looked up."""
+    """Compare the sessions that a request names.
+
+    Raise AccessDenied if the visitor may not see one of them. This is checked before any session is looked up.
+    """
     names = session_names(request)
     if not 2 <= len(names) <= MAX_SESSIONS:
         raise UsageError(f"compare 2 to {MAX_SESSIONS} sessions: session=namespace/cluster/session, twice or more")

@@ -19,18 +19,19 @@ from rayhistory.server.runs_api.run_listing import RunListing
 log = logging.getLogger(__name__)
 
 _MAX_AGE_S = 15.0
+_RECENT = "sessions that started today or yesterday (UTC)"
 _GAUGES = {
-    "lost_nodes": ("rayhistory_fleet_lost_nodes", "nodes lost in sessions that started today or yesterday (UTC)"),
-    "oom_kills": ("rayhistory_fleet_oom_kills", "workers killed for memory, likewise"),
-    "cpu_hours": ("rayhistory_fleet_cpu_hours", "CPU-hours of their nodes"),
-    "idle_cpu_hours": ("rayhistory_fleet_idle_cpu_hours", "of these, not used"),
-    "gpu_hours": ("rayhistory_fleet_gpu_hours", "GPU-hours of their nodes"),
-    "idle_gpu_hours": ("rayhistory_fleet_idle_gpu_hours", "of these, not used"),
+    "lost_nodes": ("rayhistory_fleet_lost_nodes", f"nodes lost in {_RECENT}"),
+    "oom_kills": ("rayhistory_fleet_oom_kills", f"workers killed for memory in {_RECENT}"),
+    "cpu_hours": ("rayhistory_fleet_cpu_hours", f"CPU-hours of the nodes in {_RECENT}"),
+    "idle_cpu_hours": ("rayhistory_fleet_idle_cpu_hours", f"unused CPU-hours of the nodes in {_RECENT}"),
+    "gpu_hours": ("rayhistory_fleet_gpu_hours", f"GPU-hours of the nodes in {_RECENT}"),
+    "idle_gpu_hours": ("rayhistory_fleet_idle_gpu_hours", f"unused GPU-hours of the nodes in {_RECENT}"),
 }
 
 
 async def fleet_metrics(request: Request, runs: RunListing, *, by_namespace: bool) -> bytes:
-    """Return the metrics as text. If the store cannot be read, only that is reported."""
+    """Return the fleet's metrics as text. If the store cannot be read, return only the metric `rayhistory_fleet_up`."""
     registry = CollectorRegistry()
     up = Gauge("rayhistory_fleet_up", "1 if the figures of the fleet could be read", registry=registry)
     try:
@@ -59,7 +60,7 @@ async def fleet_metrics(request: Request, runs: RunListing, *, by_namespace: boo
 
 
 def _add_runs(registry: CollectorRegistry, groups: list[FleetFigures], labels: list[str]) -> None:
-    text = "runs in sessions that started today or yesterday (UTC)"
+    text = f"runs in {_RECENT}"
     gauge = Gauge("rayhistory_fleet_runs", text, [*labels, "status"], registry=registry)
     for group in groups:
         other = group.runs - group.succeeded - group.failed
@@ -69,7 +70,7 @@ def _add_runs(registry: CollectorRegistry, groups: list[FleetFigures], labels: l
 
 def _add_failures(registry: CollectorRegistry, failures: list[FleetFailure], *, with_fingerprints: bool) -> None:
     """Add the most frequent failures. Their headlines contain text of clusters, so not everybody may see them."""
-    text = "failed runs by cause, likewise: the most frequent ones"
+    text = f"failed runs by cause in {_RECENT}, the most frequent causes"
     labels = ["code", "fingerprint"] if with_fingerprints else ["code"]
     gauge = Gauge("rayhistory_fleet_failures", text, labels, registry=registry)
     for failure in failures:

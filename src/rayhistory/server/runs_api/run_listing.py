@@ -78,7 +78,7 @@ class _Groups(NamedTuple):
 
 class RunListing:
     def __init__(self, store: Store, layout: Layout, settings: Settings) -> None:
-        """`store` is the store for indexes."""
+        """`store` has the indexes and the run table. It is the local overlay if the configured store is read-only."""
         self.table = RunTable(store, layout, Path(settings.cache_dir))
         self.prices = prices_of(settings.price)
         self._run_key = settings.run_key
@@ -128,15 +128,20 @@ class RunListing:
         return group_details(group, details, self.prices)
 
     async def earlier_runs(self, request: Request, identity: Identity) -> EarlierRuns | None:
-        """Return the earlier runs that the visitor may see; None if the run table cannot be read."""
+        """Return earlier runs of the jobs of a session, as far as the visitor may see them.
+
+        Return None if the run table cannot be read.
+        """
         try:
-            groups = await self.groups(await self.visible(request))
+            visible = await self.visible(request)
+            groups = await self.groups(visible)
         except RayHistoryError as error:
             log.warning(
                 "cannot read the run table, skipping comparison with earlier runs", extra={"reason": str(error)}
             )
             return None
-        return await asyncio.to_thread(earlier_runs, groups.values(), identity)
+        earlier = await asyncio.to_thread(earlier_runs, groups.values(), identity)
+        return msgspec.structs.replace(earlier, unsummarized=visible.unsummarized or 0)
 
     async def groups(self, visible: VisibleRuns) -> dict[str, GroupedRuns]:
         return (await self._groups(visible, None)).grouped

@@ -16,6 +16,7 @@ from rayhistory.server.http.list_params import (
     parse_since,
     parse_words,
 )
+from rayhistory.web.models import namespace_choices
 
 PAGE_SIZE = 50
 KINDS = ("rayjob", "rayservice", "job", "metadata", "entrypoint", "cluster")
@@ -37,7 +38,7 @@ class RunFilters(msgspec.Struct, frozen=True, kw_only=True):
     sort: str | None = None
     page: int = 1
     namespaces: list[str] = []
-    """The choices of the namespace filter."""
+    """The namespaces that the filter by namespace offers."""
 
     @property
     def active(self) -> bool:
@@ -55,8 +56,7 @@ class RunFilters(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def namespace_choices(self) -> list[tuple[str, str]]:
-        names = sorted({*self.namespaces, *([self.namespace] if self.namespace else [])})
-        return [(name, name) for name in names]
+        return namespace_choices(self.namespaces, self.namespace)
 
     def url(self, path: str) -> str:
         chosen: dict[str, Any] = {
@@ -79,8 +79,8 @@ class RunFilters(msgspec.Struct, frozen=True, kw_only=True):
         following = {f"-{column}": column, column: None}
         return msgspec.structs.replace(self, sort=following.get(self.sort or "", f"-{column}"), page=1)
 
-    def order_of(self, column: str) -> str:
-        """Return the value of `aria-sort`."""
+    def aria_sort(self, column: str) -> str:
+        """Return the value of a column's `aria-sort`."""
         return {column: "ascending", f"-{column}": "descending"}.get(self.sort or DEFAULT_SORT, "none")
 
     def matches(self, group: RunGroup) -> bool:

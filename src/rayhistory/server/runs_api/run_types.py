@@ -15,7 +15,7 @@ class RunList(Struct):
     next: Annotated[str | None, Meta(description="URL of the next page; null on the last page")]
     namespaces: list[str]
     unsummarized: Annotated[
-        int | None, Meta(description="sessions that have no summary yet; null while sessions are listed the first time")
+        int | None, Meta(description="sessions that have no summary yet; null until all sessions were listed once")
     ] = 0
-    quarantined: Annotated[int, Meta(description="summaries that could not be read, since the store exists")] = 0
+    quarantined: Annotated[int, Meta(description="number of summaries that could not be read so far")] = 0
     unlisted: Annotated[int, Meta(description="older sessions beyond the limit")] = 0

@@ -267,6 +267,17 @@ def test_failed_sessions_have_a_failed_job_or_were_lost(tmp_path: Path) -> None:
         assert clusters("sort=failed")[:3] == ["handled", "jobs-unknown", "failed-job"]
 
 
+def test_sessions_whose_failures_are_unknown_are_counted(tmp_path: Path) -> None:
+    indexed, unknown = (SessionRef("ml", name, KUBERAY_SESSION.session) for name in ("indexed", "unknown"))
+    store_sessions(tmp_path / "store", indexed, unknown)
+    add_manifest(tmp_path / "store", 1, SessionCounts(tasks=9, jobs={"SUCCEEDED": 1}), indexed)
+    with serve(tmp_path, LocalStore(tmp_path / "store")) as client:
+        for query, count in (("", 0), ("failed=1", 1), ("failed=1&cluster=indexed", 0), ("q=train", 1), ("q=unkn", 0)):
+            assert client.get(f"/home.json?{query}").json()["unindexed"] == count, query
+        page = client.get("/home?failed=1").text
+    assert "the jobs of 1 other session are unknown until indexed" in page
+
+
 def test_utilization_comes_from_the_metrics_product(tmp_path: Path) -> None:
     store_sessions(tmp_path / "store", KUBERAY_SESSION)
     add_manifest(tmp_path / "store", 1, SessionCounts(tasks=1))

@@ -98,8 +98,11 @@ def test_every_served_table_can_be_requested(client: TestClient) -> None:
         ("tasks?limit=0", "limit=0: use 1 to 10000"),
         ("tasks?limit=x", "limit=x: use a number"),
         ("tasks?cursor=x", "invalid cursor"),
-        ("tasks?cursor=W1tdLFtdXQ", "cursor belongs to another table or sort"),
-        ("tasks?cursor=W1sidGFza19pZCIsImF0dGVtcHRfbnVtYmVyIl0sWyJ4Il1d", "cursor has 1 values, but this sort needs 2"),
+        ("tasks?cursor=W1tdLFtdXQ", "cursor belongs to another table or sort order"),
+        (
+            "tasks?cursor=W1sidGFza19pZCIsImF0dGVtcHRfbnVtYmVyIl0sWyJ4Il1d",
+            "cursor has 1 values, but this sort order needs 2",
+        ),
         ("tasks?order=name", "unknown parameters order: use columns, count, cursor, limit, sort, where"),
         ("merged.workers", "unknown table 'merged.workers': use one of actor_transitions, actors"),
         ("task_list", "unknown table 'task_list'"),

@@ -91,6 +91,19 @@ def test_time_before_the_start_is_refused_with_a_link_to_the_start(client: TestC
     assert re.search(rf'href="{REF.url[:-1]}@\d+/"', response.text)
 
 
+def test_time_shortly_before_the_start_is_refused_with_a_link_that_works(client: TestClient) -> None:
+    """The start comes from the session's own records and events."""
+    started_ms = client.get("api/history/overview").json()["started_ms"]
+    before = f"http://testserver{REF.url[:-1]}@{started_ms - 1000}/"
+    response = client.get(before, headers=NAVIGATION)
+    assert response.status_code == 404
+    assert "This time is before the session&#39;s start" in response.text
+    assert client.get(before, headers={"Accept": "*/*"}).status_code == 404
+    link = re.search(rf'href="({REF.url[:-1]}@\d+/)"', response.text)
+    assert link
+    assert client.get(f"http://testserver{link[1]}", headers=NAVIGATION).status_code == 200
+
+
 def test_unknown_page_of_a_session_gets_a_page(client: TestClient) -> None:
     response = client.get("nothing", headers=NAVIGATION)
     assert (response.status_code, response.headers["content-type"]) == (404, "text/html; charset=utf-8")

@@ -15,6 +15,7 @@ FILES = {
     "raylet.out": b"".join(b"2026-11-15 19:%02d:00 line %d\n" % (n // 100, n) for n in range(1, 3001)),
     f"{WORKER}.out": b"".join(b"%03d line\n" % i for i in range(40)),
     "evil <b>&.log": b"<script>alert(1)</script> needle \x1b[31mred\x1b[0m\n",
+    "colors.log": b"\x1b[36mabove\x1b[0m\nbelow\n",
     "empty.log": b"",
 }
 
@@ -48,6 +49,21 @@ def test_hostile_lines_and_names_are_escaped(client: TestClient) -> None:
         assert "<b>&.log" not in text
 
 
+def test_terminal_codes_are_not_shown(client: TestClient) -> None:
+    """Also if the match contains one, or is in the line above."""
+    for query, shown in (
+        ("red", "needle <mark>red</mark></pre>"),
+        ("needle+%1B[31mre", "<mark>needle re</mark>d</pre>"),
+    ):
+        text = page(client, f"search?q={query}&file=evil*")
+        hits = text.partition('<ol class="hits">')[2].partition("</ol>")[0]
+        assert shown in hits
+        assert "\x1b" not in hits
+        assert "[31m" not in hits
+    (line,) = re.findall(r'<span class="muted">(.*above.*)</span>\n', page(client, "search?q=below&context=1"))
+    assert line == "above"
+
+
 def test_the_search_page_without_a_text_is_a_form(client: TestClient) -> None:
     assert 'name="q"' in page(client, "search")
     assert "matching line" not in page(client, "search?q=")
@@ -66,6 +82,7 @@ def test_more_lines_are_on_the_next_page(client: TestClient) -> None:
 
 def test_all_sessions_have_a_search_page(client: TestClient) -> None:
     text = page(client, "http://testserver/search?q=line+2999")
+    assert re.search(r"2026-11-15 19:\d\d:\d\d UTC", text)
     assert f"{REF.namespace}/{REF.cluster}" in text
 
 

@@ -206,6 +206,30 @@ def test_stream_of_a_running_session_continues_until_it_ends(session: RunningSes
     assert asyncio.run(fetch()) == b"one\ntwo\nthree"
 
 
+@pytest.mark.slow
+def test_response_to_an_empty_log_begins_before_its_first_byte(session: RunningSession) -> None:
+    session.write(b"", "worker.out")
+
+    async def fetch() -> list[Message]:
+        app = create_app(session.settings)
+        async with app.router.lifespan_context(app):
+            messages: asyncio.Queue[Message] = asyncio.Queue()
+            query = f"node_id={NODE}&filename=worker.out&interval=0.2"
+            scope = http_scope(app, f"{REF.url}api/v0/logs/stream", query)
+            task = asyncio.create_task(app(scope, never, messages.put))
+            received = [await asyncio.wait_for(messages.get(), 60)]
+            await asyncio.to_thread(session.write, b"one\n", "worker.out")
+            await asyncio.to_thread(session.end)
+            await task
+            while not messages.empty():
+                received.append(messages.get_nowait())
+            return received
+
+    first, *chunks = asyncio.run(fetch())
+    assert (first["type"], first["status"]) == ("http.response.start", 200)
+    assert b"".join(chunk["body"] for chunk in chunks) == b"one\n"
+
+
 def test_log_that_grows_between_polls_is_followed(session: RunningSession) -> None:
     """The size is read when the log is located, and again when it is followed."""
 

@@ -28,8 +28,8 @@ class OneVisitor:
         return self.allowed
 
 
-async def wait_for_ever(scope: Scope, receive: Receive, send: Send) -> None:
-    await asyncio.Event().wait()
+async def wait_long(scope: Scope, receive: Receive, send: Send) -> None:
+    await asyncio.wait_for(asyncio.Event().wait(), 60)
 
 
 async def time_out(scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,7 +52,7 @@ def test_request_that_waits_is_refused_after_a_revocation(monkeypatch: pytest.Mo
     monkeypatch.setattr(revocation, "_RECHECK_INTERVAL_S", 0.01)
     access = OneVisitor()
     access.allowed = False
-    assert serve(wait_for_ever, access).get("/api/version").status_code == 403
+    assert serve(wait_long, access).get("/api/version").status_code == 403
 
 
 def test_timeout_of_a_route_is_not_taken_for_a_revocation() -> None:

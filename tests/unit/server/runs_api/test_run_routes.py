@@ -217,7 +217,7 @@ def test_sessions_without_a_summary_are_counted(tmp_path: Path) -> None:
         next((tmp_path / "store" / LAYOUT.run_inbox_prefix()).rglob("*.json")).unlink()
         body = client.get("/api/history/runs").json()
         assert body["unsummarized"] == 1
-        assert "1 session not summarized yet" in client.get("/runs").text
+        assert "1 session not listed yet" in client.get("/runs").text
 
 
 def test_first_page_of_a_large_store_does_not_wait_for_the_list_of_sessions(
