@@ -101,6 +101,25 @@ def test_pages_of_tasks_and_nodes_name_their_finding(monitored: MonitoredBrowser
 def test_list_of_sessions_shows_the_headline(monitored: MonitoredBrowser, history: str) -> None:
     page = monitored.page()
     page.goto(f"{history}/home")
-    expect(page.get_by_role("link", name=RAISED)).to_be_visible()
+    page.set_viewport_size({"width": 1280, "height": 800})
+    for headline in (RAISED, NODE_DIED):
+        box = page.get_by_role("link", name=headline).bounding_box()
+        assert box
+        assert box["height"] < 60  # at most three lines
+        assert box["width"] > 150
+    assert has_no_sideways_scroll(page)
     page.get_by_role("link", name=NODE_DIED).click()
     expect(page.get_by_label("Verdict")).to_have_text(NODE_DIED)
+
+
+def test_headline_stays_in_its_cell_of_a_narrow_list(monitored: MonitoredBrowser, history: str) -> None:
+    page = monitored.page()
+    page.set_viewport_size({"width": 800, "height": 900})
+    page.goto(f"{history}/home")
+    for headline in (RAISED, NODE_DIED):
+        link = page.get_by_role("link", name=headline)
+        box, cell = link.bounding_box(), page.locator("td.name").filter(has=link).bounding_box()
+        assert box
+        assert cell
+        assert box["x"] + box["width"] <= cell["x"] + cell["width"]
+    save_screenshot(page, "home-headline-800")

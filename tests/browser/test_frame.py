@@ -5,7 +5,7 @@ import re
 import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import FrameLocator, Locator, Page, expect
@@ -357,6 +357,28 @@ def test_bar_follows_the_theme_of_the_dashboard(monitored: MonitoredBrowser, end
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     assert background() != light
     save_screenshot(page, "frame-dark")
+
+
+@pytest.mark.parametrize("width", [1280, 800])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_bar_with_gaps_and_a_headline_keeps_its_button_on_the_first_row(
+    monitored: MonitoredBrowser, vanished: str, width: int, scheme: Literal["light", "dark"]
+) -> None:
+    page = monitored.page()
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(vanished)
+    page.locator("#gaps").evaluate("link => { link.hidden = false; link.lastElementChild.textContent = '12 gaps' }")
+    expect(page.locator("#verdict")).not_to_have_text("Diagnosis")
+    expect(page.locator("#timeline")).to_be_visible()
+    home: Any = page.locator(".bar .home").bounding_box()
+    button: Any = page.get_by_role("button", name="Hide this bar").bounding_box()
+    assert home["y"] <= button["y"] + button["height"] / 2 <= home["y"] + home["height"]
+    assert button["x"] > width - 60
+    for name in ("#gaps", "#verdict", ".bar-search"):
+        box: Any = page.locator(name).bounding_box()
+        assert box["x"] + box["width"] <= button["x"]
+    save_screenshot(page, f"frame-gaps-and-headline-{scheme}-{width}")
 
 
 def test_gaps_page_links_back_to_the_session(monitored: MonitoredBrowser, vanished: str) -> None:

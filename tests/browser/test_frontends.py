@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, FrameLocator, Page, expect
 
+from browser.chart_frames import expect_charts_of_the_api
 from browser.monitored_browser import MonitoredBrowser, chromium, save_screenshot
 from rayhistory.server.frontend import Frontends
 from recorded.recorder import Recording
@@ -110,6 +111,30 @@ def test_every_page_of_a_version_shows_the_session(
     again = monitored.open(page.url)
     is_of(again, version)
     expect_texts(again, "given <script>")
+
+
+@pytest.mark.skipif(not REAL, reason="the charts of the installed version are tested in test_metrics.py")
+@pytest.mark.parametrize("look", ["end-light", "end-dark", "earlier-light", "earlier-dark"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_metrics_page_and_overview_cards_of_a_version(
+    monitored: MonitoredBrowser, server: str, recorded: Recording, version: str, look: str
+) -> None:
+    """The unmodified frontend shows Ray's charts, with the series of the API, at the end and at a point in time."""
+    ended = max(job["end_time"] or 0 for job in recorded.live("/api/jobs/"))
+    at, _, theme = look.partition("-")
+    session = f"{server}{recorded.ref.url}" if at == "end" else f"{server}{recorded.ref.url[:-1]}@{ended}/"
+    name = f"frontend-{version}-{look}"
+    page = monitored.page()
+    page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+    page.goto(f"{session}?bare=always&dashboard={version}#/overview")
+    is_of(page, version)
+    expect_texts(page, "Recent jobs")
+    expect(page.locator("iframe")).to_have_count(2)
+    assert expect_charts_of_the_api(page, session) == 2
+    save_screenshot(page, f"{name}-overview")
+    go_to(page, "metrics")
+    assert expect_charts_of_the_api(page, session) > 10
+    save_screenshot(page, f"{name}-metrics")
 
 
 def test_two_tabs_can_show_two_versions(monitored: MonitoredBrowser, server: str, recorded: Recording) -> None:

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from browser.chart_frames import expect_charts_of_the_api
 from browser.monitored_browser import MonitoredBrowser, chromium, save_screenshot
 from recorded import workloads
 from recorded.ray_versions import LIBRARIES
@@ -40,6 +41,11 @@ def expect_texts(page: Page, *texts: str) -> None:
         expect(page.get_by_text(text).filter(visible=True).first).to_be_visible()
 
 
+def expect_texts_of_charts(page: Page, *texts: str) -> None:
+    for text in texts:
+        expect(page.frame_locator("iframe").first.get_by_text(text).first).to_be_visible()
+
+
 def test_job_page_shows_datasets(monitored: MonitoredBrowser, addresses: dict[Workload, str]) -> None:
     page = monitored.open(f"{addresses[workloads.data]}#/jobs/data-job")
     page.get_by_text("Ray Data Overview").click()
@@ -66,3 +72,27 @@ def test_serve_pages_show_an_application(monitored: MonitoredBrowser, addresses:
     expect(page.get_by_role("row").filter(has_text="RUNNING")).to_have_count(2)
     monitored.settle(page)
     save_screenshot(page, "library-serve-deployment")
+
+
+def test_serve_pages_show_charts(monitored: MonitoredBrowser, addresses: dict[Workload, str]) -> None:
+    """Ray's charts of all applications, and of one replica."""
+    session = addresses[workloads.serving].removesuffix("?bare=always")
+    page = monitored.open(f"{addresses[workloads.serving]}#/serve")
+    expect_texts(page, "doubling")
+    assert expect_charts_of_the_api(page, session) == 2  # QPS and latency; there were no errors
+    expect_texts_of_charts(page, "doubling, /double")
+    save_screenshot(page, "library-serve-charts")
+    page.get_by_role("link", name="Doubler").first.click()
+    page.get_by_role("row").filter(has_text="RUNNING").get_by_role("link").first.click()
+    expect(page.get_by_text("Loading...").filter(visible=True)).to_have_count(0)
+    assert expect_charts_of_the_api(page, session) > 0
+    save_screenshot(page, "library-serve-replica-charts")
+
+
+def test_metrics_page_shows_charts_of_ray_data(monitored: MonitoredBrowser, addresses: dict[Workload, str]) -> None:
+    session = addresses[workloads.data].removesuffix("?bare=always")
+    page = monitored.open(f"{addresses[workloads.data]}#/metrics")
+    page.get_by_role("tab", name="Ray Data").click()
+    monitored.settle(page)
+    assert expect_charts_of_the_api(page, session) > 5
+    save_screenshot(page, "library-data-charts")

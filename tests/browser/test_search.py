@@ -1,7 +1,7 @@
 """The search page and the log viewer in a real browser: streaming, stopping, keys, and nothing that runs."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -16,6 +16,7 @@ LINES = b"".join(b"2026-11-15 19:%02d:%02d INFO request %d\n" % (n // 60 % 60, n
 FILES = {
     "raylet.out": LINES,
     "gcs_server.out": b"needle <img src=x onerror=\"document.title='owned'\"> \xf0\x9f\x98\x80 needle\n",
+    "colors.out": b"\x1b[36m(parse pid=7)\x1b[0m parsed \xf0\x9f\x98\x80 \x1b[1mshard\x1b[0m 3\n",
     "agent.log": b'needle {"env_vars": {"TOKEN": "s3cret"}}\n',
 }
 
@@ -54,6 +55,14 @@ def test_a_search_streams_and_leads_to_the_line(monitored: MonitoredBrowser, ses
     assert "owned" not in page.title()
     page.go_back()
     expect(page.locator(".hit")).to_have_count(2)
+
+
+def test_terminal_codes_of_a_hit_are_not_shown(monitored: MonitoredBrowser, session: str) -> None:
+    page = monitored.open(f"{session}search")
+    page.get_by_role("searchbox").fill("shard")
+    page.keyboard.press("Enter")
+    expect(page.locator(".hit pre")).to_have_text("(parse pid=7) parsed \U0001f600 shard 3")
+    expect(page.locator(".hit mark")).to_have_text(["shard"])
 
 
 def test_all_hits_are_counted_over_time(monitored: MonitoredBrowser, session: str) -> None:
@@ -95,6 +104,15 @@ def test_the_viewer_jumps_to_a_time_in_every_theme(monitored: MonitoredBrowser, 
         page.emulate_media(color_scheme=scheme)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         save_screenshot(page, f"log-{scheme}-{width}")
+
+
+def test_checkboxes_of_the_viewer_are_beside_their_labels(monitored: MonitoredBrowser, session: str) -> None:
+    page = monitored.open(f"{session}logs/{NODE}/raylet.out")
+    for name in ("Match case", "Whole words", "Regular expression"):
+        box: Any = page.get_by_label(name).bounding_box()
+        label: Any = page.locator("label", has_text=name).bounding_box()
+        assert box["height"] < 20  # as high as a text field, a checkbox is drawn above its label
+        assert abs(box["y"] + box["height"] / 2 - label["y"] - label["height"] / 2) < 2
 
 
 def test_the_viewer_goes_from_match_to_match(monitored: MonitoredBrowser, session: str) -> None:

@@ -7,7 +7,7 @@ from math import isfinite
 from rayhistory.web.format import format_iso
 
 Series = tuple[str, Sequence[tuple[int, float]]]
-"""A name, and points of time (ms) and value."""
+"""One line of a chart: its name, and its points (time in ms, value)."""
 
 WIDTH, HEIGHT = 640, 160
 _LEFT, _BOTTOM, _TOP = 64, 22, 8

@@ -16,7 +16,7 @@ _MIN_TEXT_CHARS = 100
 
 
 def report_page(report: Report, version: str) -> bytes:
-    """Render the report. Long texts and lists are cut until it fits, and the page lists the cuts."""
+    """Render the report. Long texts and lists are cut until the page fits the size limit, and it says so."""
     chars = _MAX_TEXT_CHARS
     while True:
         page = _render(report, version, chars)

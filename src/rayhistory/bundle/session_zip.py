@@ -41,15 +41,18 @@ def _check(file: Path, members: list[zipfile.ZipInfo], folder: Path) -> None:
         path = PurePosixPath(member.filename)
         if path.is_absolute() or ".." in path.parts or "\\" in member.filename or "\0" in member.filename:
             raise UsageError(
-                f"{file} is not safe to unpack: its file {member.filename[:200]!r} is outside of the archive"
+                f"{file} is not safe to unpack: it has a file with an unsafe path, {member.filename[:200]!r}"
             )
     size, free = sum(member.file_size for member in members), shutil.disk_usage(folder).free
     if size + _FREE_SPACE_BYTES > free:
-        raise UsageError(f"{file} needs {size >> 20:,} MiB of disk, but only {free >> 20:,} MiB are free in {folder}")
+        raise UsageError(
+            f"{file} needs {size >> 20:,} MiB and a reserve of {_FREE_SPACE_BYTES >> 20} MiB, "
+            f"but only {free >> 20:,} MiB are free in {folder}"
+        )
 
 
 def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path) -> None:
-    """Write one file. Links in an archive become files with the text of the link."""
+    """Extract one file. A link in an archive becomes a file with the text of the link."""
     path = folder.joinpath(*PurePosixPath(member.filename).parts)
     path.parent.mkdir(parents=True, exist_ok=True)
     with archive.open(member) as source, path.open("xb") as target:

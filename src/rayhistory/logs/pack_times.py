@@ -1,4 +1,4 @@
-"""When packs were stored, by the store's clock. Few packs are listed; many are sampled and interpolated."""
+"""Times at which packs were stored, by the store's clock. If there are many packs, some times are interpolated."""
 
 import asyncio
 from bisect import bisect_left
@@ -20,7 +20,7 @@ class PackTimes:
         self._store = store
         self._prefix = prefix
         self._known: dict[int, int] = {}
-        """Times by pack number."""
+        """Times of packs that are known, by pack number."""
         self._has_moved = False
         """True if some packs are compacted."""
 

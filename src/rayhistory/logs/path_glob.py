@@ -29,7 +29,7 @@ class PathGlob:
         return len(self._parts) in states
 
     def _skip(self, states: set[int]) -> set[int]:
-        """Add the states after each `**`, which may match no directory at all."""
+        """Return these positions in the glob, and the next one after each `**`, because `**` may match no directory."""
         reached = set(states)
         for state in range(len(self._parts)):
             if state in reached and self._parts[state] is None:

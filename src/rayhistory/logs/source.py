@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 class StoredLogFile(msgspec.Struct, frozen=True):
     path: str
-    """Relative to the node's logs directory."""
+    """Path of the file, relative to the node's logs directory."""
     size: int
 
 
@@ -41,7 +41,7 @@ class FlushPoint(msgspec.Struct, frozen=True):
 
 
 class FileHistory(msgspec.Struct, frozen=True):
-    """When the bytes of a file were stored."""
+    """The times at which the bytes of a file were stored."""
 
     points: list[FlushPoint]
     """Flush points in ascending order. The last end is the file's size."""
@@ -68,7 +68,7 @@ class LogSource(Protocol):
         """
 
     async def histories(self, node: str) -> dict[str, FileHistory]:
-        """Return for each file when its bytes were stored."""
+        """Return the history of each file: the times at which its bytes were stored."""
 
 
 class ObjectLogs:
@@ -150,7 +150,7 @@ class PackLogs:
     async def histories(self, node: str) -> dict[str, FileHistory]:
         """Return the times of the packs that have the files' bytes.
 
-        Small chunks are packed again, so they may look newer.
+        Small chunks are written again to later packs, so they may look newer than they are.
         """
         reader = await self._reader(node)
         parts = await reader.packs_of_files()
@@ -167,7 +167,7 @@ class PackLogs:
 
     async def _reader(self, node: str) -> PackReader:
         if not is_node_folder(node):
-            raise LogNotFound(f"not a node: {node!r}")
+            raise LogNotFound(f"no node has the id {node!r}")
         reader = self._memory.reader(self._store, self._layout.node_packs_prefix(self._ref, node))
         if time.monotonic() - reader.refreshed_at >= LISTING_TTL_S:
             await reader.refresh()
@@ -185,7 +185,7 @@ def _flush_points(parts: list[tuple[int, str]], times: Mapping[str, int], size: 
 
 
 class CombinedLogs:
-    """The files of several sources. If several sources have a file, the longest is used, then the first."""
+    """The files of several sources. If several have a file, the longest is used; of equally long ones, the first."""
 
     def __init__(self, *ways: LogSource) -> None:
         self._ways = ways

@@ -14,7 +14,7 @@ _MARKER = re.compile(rb":(task|actor)_name:([^\n]{0,1024})\n")
 _CRASH = re.compile(
     rb"^(?:\[[\w.]+ : \d+\] RAW: |\*\*\* SIG[A-Z]+ received at time=|Fatal Python error: )", re.MULTILINE
 )
-"""How the report of a crash begins, which a worker may write after its last task."""
+"""The beginning of a crash report, which a worker may write after its last task."""
 MAX_MARKER_BYTES = 1100
 
 
@@ -22,27 +22,27 @@ class Marker(msgspec.Struct, frozen=True):
     begin: int
     end: int
     task_name: str | None
-    """None for the marker of an actor, and for a crash."""
+    """Name of the task; None for the marker of an actor, and for a crash."""
     at_line_start: bool
     is_crash: bool = False
-    """The worker crashed here. Not a marker of Ray's."""
+    """True for the start of a crash report, which is not a marker of Ray."""
 
 
 class TaskOutput(msgspec.Struct, frozen=True):
     """The known range of one task's output in one file of its worker."""
 
     marker_name: str | None
-    """None for a task of an actor, which has no marker."""
+    """Name in the task's marker line; None for a task of an actor, which has no marker."""
     start: int | None = None
     end: int | None = None
     has_ended: bool = True
-    """The task has ended."""
+    """True if the task has ended."""
     ended_by_worker: bool = True
-    """The worker survived the task, and so has recorded the end."""
+    """True if the worker survived the task, and so has recorded the end of its output."""
 
     @staticmethod
     def marker(task_name: str) -> str:
-        """Return the name in the task's marker line."""
+        """Return a task's name as its worker writes it into the marker line."""
         return task_name.replace("()", "")
 
 
@@ -103,7 +103,10 @@ class _Matcher:
             self._by_name.setdefault(marker.task_name, []).append(number)
 
     def first(self, outputs: Sequence[TaskOutput]) -> list[int | None]:
-        """Return the first possible marker of each task, after those of earlier tasks."""
+        """Return the earliest possible marker of each task, after the markers of all tasks that ran before it.
+
+        A task without such a marker gets None.
+        """
         chosen: list[int | None] = []
         low = 0
         for output in outputs:
@@ -114,7 +117,10 @@ class _Matcher:
         return chosen
 
     def last(self, outputs: Sequence[TaskOutput]) -> list[int | None]:
-        """Return the last possible marker of each task, before those of later tasks."""
+        """Return the latest possible marker of each task, before the markers of all tasks that ran after it.
+
+        A task without such a marker gets None.
+        """
         chosen: list[int | None] = []
         high = len(self._markers)
         for output in reversed(outputs):
@@ -136,7 +142,7 @@ class _Matcher:
         return (number,) if is_its_own and output.start in (None, self._ends[number]) else ()
 
     def actor_task_range(self, output: TaskOutput, last_end: int) -> Range | None:
-        """Return the range of an actor's task with a known end. It starts where the previous task ended."""
+        """Return the range of a task of an actor, if its end is known. It starts where the previous task ended."""
         if output.end is None or last_end > output.end:
             return None
         number = bisect_right(self._ends, output.end) - 1

@@ -1,4 +1,4 @@
-"""The bytes of a log file that were written in a time range, by the times at which they were stored."""
+"""Find the bytes of a log file that were written in a time range, from the times at which they were stored."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ SLACK_MS = 60_000
 def range_written_between(points: Sequence[FlushPoint], start_ms: int, end_ms: int | None) -> tuple[int, int]:
     """Return the smallest range [start, end) of whole flushes that contains all bytes written between two times.
 
-    A file that was first stored later, such as that of a copied session, has no useful times. It is returned whole.
+    If a file was first stored after the time range, as in a copied session, its times are useless. Return all of it.
     """
     size = points[-1].end if points else 0
     first_ms, last_ms = start_ms - SLACK_MS, None if end_ms is None else end_ms + SLACK_MS

@@ -104,7 +104,7 @@ def is_public(address: IpAddress) -> bool:
 async def _run_command(command: tuple[str, ...], event: bytes) -> None:
     """Run a command with the event on standard input.
 
-    It is never in the arguments, where a shell could interpret it.
+    The event is never in the arguments, where a shell could interpret it.
     """
     environ = {name: os.environ[name] for name in _COMMAND_VARIABLES if name in os.environ}
     try:

@@ -11,7 +11,7 @@ from rayhistory.runs.run_parts import Identity
 from rayhistory.runs.session_summary import SessionSummary
 
 MAX_AGE_MS = 30 * 86_400_000
-"""Older runs are never reported. Marks of sent notifications are kept twice as long."""
+"""Maximum age of a run that is reported. Marks of sent notifications are kept twice as long."""
 
 
 class Notification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -32,7 +32,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     headline: str = ""
     """Text from the cluster. Sent only if a rule allows it."""
     new_failure: bool = False
-    """The earlier runs did not have this failure."""
+    """True if none of the last earlier runs of the same job had this failure."""
     path: str = ""
     """Path of the session on the history server."""
 

@@ -35,7 +35,7 @@ class Notifier:
         self._count = count
 
     async def run(self, poll_interval_s: float = _POLL_INTERVAL_S) -> None:
-        """Run until cancelled."""
+        """Send notifications until cancelled."""
         while True:
             try:
                 await self.work()

@@ -32,7 +32,7 @@ class NotifyRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     name: Annotated[str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{0,62}$")]
     namespaces: tuple[str, ...] = ("*",)
     runs: tuple[str, ...] = ("*",)
-    """Globs over the names of runs."""
+    """Runs that the rule is about: globs over their names."""
     events: tuple[OutcomeKind, ...] = ("failed", "vanished", "regressed", "recovered")
     webhook: str = ""
     slack: str = ""
@@ -43,7 +43,7 @@ class NotifyRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     allow_networks: tuple[str, ...] = ()
     """Private networks that a webhook may be in."""
     include_text: bool = False
-    """Whether messages of exceptions and log lines may leave the history server."""
+    """True if exception messages and log lines may leave the history server."""
 
     def matches(self, notification: Notification) -> bool:
         return (

@@ -2,10 +2,10 @@
 
     ray-history/notifications/outbox/<id>-<rule>.json   waiting, with the number of attempts
     ray-history/notifications/sent/<id>-<rule>          sent, or given up
-    ray-history/notifications/started.json              sessions that were over when notifications were switched on
+    ray-history/notifications/started.json              sessions that had ended when notifications were turned on
 
-An entry is created before anything is sent and deleted after the mark of its sending was written: a server that is
-killed in between sends it again, with the same id.
+An entry is created before its notification is sent, and deleted after the mark is written. A server that is killed in
+between sends the notification again, with the same id.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class OutboxEntry(msgspec.Struct, kw_only=True):
         return f"{self.notification.id}-{self.rule}"
 
     def retry(self, problem: str, now: float) -> "OutboxEntry | None":
-        """Return the entry after a failed attempt; None to give up."""
+        """Return the entry for the next attempt, after a failed one; None to give up."""
         if now - self.created > GIVE_UP_AFTER_S:
             return None
         pause = min(_FIRST_RETRY_S * 2**self.attempts, _MAX_RETRY_S)

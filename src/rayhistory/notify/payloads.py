@@ -68,5 +68,5 @@ def _slack_text(text: str) -> str:
 
 
 def _seconds(milliseconds: int) -> float:
-    """Return a time that a date can show, because clocks of clusters may be wrong."""
+    """Return seconds within the range of a date, because clocks of clusters may be wrong."""
     return min(max(milliseconds / 1000, 0), 253_402_300_799)

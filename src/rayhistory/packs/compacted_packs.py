@@ -1,11 +1,12 @@
-"""Packs that were moved into larger objects, and reading them where they are now.
+"""Find and read packs that compaction has moved into larger objects.
 
     …/<node>/compacted/<first>-<last>-<size>-<token>.packs    the bytes of old packs, one after the other
-    …/<node>/compacted/<first>-<last>-<size>-<token>.json     the record: where each pack starts
+    …/<node>/compacted/<first>-<last>-<size>-<token>.json     the position record: where each pack starts
 
-A pack keeps its name, in directories and in the memory of a running collector; only its bytes are elsewhere. The record
-is written after the object, and makes it visible; then the packs are deleted. So a pack is always in one of two places,
-and a reader that does not find it looks for records. `<first>` and `<last>` are numbers of packs.
+A pack keeps its name, in directories and in the memory of a running collector; only its bytes are elsewhere. The
+position record is written after the object, and makes it visible; then the packs are deleted. So a pack is always in
+at least one place, and a reader that does not find it looks for position records. `<first>` and `<last>` are numbers of
+packs.
 """
 
 import asyncio
@@ -25,15 +26,17 @@ MAX_COMPACTED_BYTES = 64 << 20
 MAX_COMPACTED_PACKS = 20_000
 _MAX_RECORD_BYTES = 4 << 20
 _MAX_RECORDS = 10_000
+_MAX_PACKS_IN_MEMORY = 300_000
+_MAX_TIMES = 3_000_000
 _NAME = re.compile(r"([0-9]{12})-([0-9]{12})-([0-9]{1,12})-([0-9a-f]{8})\Z")
 
 
 class MovedPack(msgspec.Struct, array_like=True, frozen=True):
     name: str
     offset: int
-    """Where the pack starts in the object."""
+    """Offset of the pack in the object."""
     modified_ms: int
-    """When the pack itself was stored, by the store's clock."""
+    """Time when the pack itself was stored, by the store's clock."""
 
 
 class CompactionRecord(msgspec.Struct):
@@ -111,7 +114,7 @@ class PackObjects:
 
     @property
     def moved_packs(self) -> int:
-        """The number of known packs, which are in memory."""
+        """Number of compacted packs whose records are in memory."""
         return sum(map(len, self._records.values()))
 
     async def get_range(self, pack: str, start: int, end: int) -> bytes:
@@ -134,13 +137,16 @@ class PackObjects:
         raise ObjectNotFound(f"object {self._prefix}/{pack} not found")
 
     async def times(self) -> dict[int, int]:
-        """Return when each compacted pack was stored, in ms, by its number."""
+        """Return the time when each compacted pack was stored, in ms, by pack number."""
         async with self._lock:
             await self._list()
+        times: dict[int, int] = {}
         for name in list(self._records):
             await self._read(name)
-        moved = [pack for packs in self._records.values() for pack in packs.values()]
-        return {pack.number: each.modified_ms for each in moved if (pack := parse_pack_name(each.name))}
+            for each in self._records.get(name, {}).values():
+                if (pack := parse_pack_name(each.name)) and len(times) < _MAX_TIMES:
+                    times[pack.number] = each.modified_ms
+        return times
 
     def _known(self, pack: str) -> list[tuple[CompactedName, MovedPack]]:
         return [(name, packs[pack]) for name, packs in self._records.items() if pack in packs]
@@ -158,6 +164,8 @@ class PackObjects:
                 await self._list()
         for name in [each for each in self._records if each.first <= parsed.number <= each.last]:
             await self._read(name)
+            if pack in self._records.get(name, {}):
+                return  # reading others might drop this one
 
     async def _list(self) -> None:
         began = time.monotonic()
@@ -177,3 +185,6 @@ class PackObjects:
             return
         packs = await asyncio.to_thread(parse_compaction_record, data, name)
         self._records[name] = {pack.name: pack for pack in packs}
+        for other in list(self._records):
+            if other != name and self.moved_packs > _MAX_PACKS_IN_MEMORY:
+                self._records[other] = {}  # read again when one of its packs is needed

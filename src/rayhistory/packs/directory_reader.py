@@ -1,7 +1,8 @@
 """Read a node's pack directory from the store: the newest tail, its root, and leaves and groups on demand."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
@@ -23,6 +24,7 @@ from rayhistory.packs.pack_format import (
     Range,
     RangeColumns,
     decode_pack_end,
+    directory_size,
     from_columns,
     is_pack,
     pack_name,
@@ -34,7 +36,10 @@ _MAX_DAMAGE_RECORDS = 10_000
 _MAX_ROOTS_BACK = 50
 _MAX_CONCURRENT_LEAVES = 16
 _READ_BEFORE_ROOT = 64 << 10
-"""A checkpoint writes its leaf before its root, so reading both in one request usually saves a request."""
+"""Bytes before a root that are read with it. A checkpoint's leaf is there, so that usually one request reads both."""
+_LARGE_DIRECTORY = 100_000
+"""A directory with at least this many bytes or ranges is decoded in a thread, because it takes milliseconds."""
+_large_directories = ThreadPoolExecutor(1, thread_name_prefix="directories")
 _FIRST_FOLDER = pack_name(0, 0, 0).partition("/")[0]
 T = TypeVar("T")
 
@@ -84,7 +89,7 @@ class DirectoryReader:
         self.newest_number = -1
         """The highest number of any pack, readable or not."""
         self.modified = 0.0
-        """When the newest pack was written, by the store's clock."""
+        """Time when the newest pack was written, by the store's clock."""
         self._store = store
         self._prefix = prefix
         self._objects = objects or PackObjects(store, prefix)
@@ -162,7 +167,7 @@ class DirectoryReader:
         root = await self._read_root(location)
         root = root or await self._open(min(location.pack, name), roots_back + 1) or PackDirectory()
         try:
-            return root.with_tail(tail, name)
+            return await _run(len(tail.ranges.streams), lambda: root.with_tail(tail, name))
         except PackDamaged:
             self.record_damage(name)
             return None
@@ -203,7 +208,7 @@ class DirectoryReader:
         try:
             pack = checked_pack_name(name)
             data = await self._objects.get_range(name, pack.size - pack.end_size, pack.size)
-            return decode_pack_end(data)
+            return await _run(directory_size(data), lambda: decode_pack_end(data))
         except (PackDamaged, ObjectNotFound):
             self.record_damage(name)
             return None
@@ -220,7 +225,8 @@ class DirectoryReader:
             )
         try:
             begin, data = await self._fetch(location, _READ_BEFORE_ROOT)
-            root = unpack_directory(data[location.offset - begin :], DirectoryRoot)
+            packed = data[location.offset - begin :]
+            root = await _run(directory_size(packed), lambda: unpack_directory(packed, DirectoryRoot))
             directory = PackDirectory.from_root(root, location)
         except (PackDamaged, ObjectNotFound):
             self.record_damage(location)
@@ -249,7 +255,7 @@ class DirectoryReader:
             columns, own_pack = tail.ranges, leaf.previous
         if columns:
             try:
-                ranges = from_columns(columns, own_pack)
+                ranges = await _run(len(columns.streams), lambda: from_columns(columns, own_pack))
             except PackDamaged:
                 self.record_damage(leaf.location)
         by_stream = _by_stream(ranges)
@@ -273,7 +279,8 @@ class DirectoryReader:
 
     async def _read(self, location: DirectoryLocation, kind: type[T]) -> T | None:
         try:
-            return unpack_directory((await self._fetch(location))[1], kind)
+            data = (await self._fetch(location))[1]
+            return await _run(directory_size(data), lambda: unpack_directory(data, kind))
         except (PackDamaged, ObjectNotFound):
             self.record_damage(location)
             return None
@@ -283,6 +290,13 @@ class DirectoryReader:
         check_bounds(location, MAX_DIRECTORY_BYTES)
         begin = max(0, location.offset - bytes_before)
         return begin, await self._objects.get_range(location.pack, begin, location.offset + location.size)
+
+
+async def _run(size: int, work: Callable[[], T]) -> T:
+    """Decode a directory. Large ones are decoded in a thread, one after another, because each needs much memory."""
+    if size < _LARGE_DIRECTORY:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_large_directories, work)
 
 
 def _by_stream(ranges: list[Range]) -> RangesByStream:

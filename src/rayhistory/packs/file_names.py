@@ -1,8 +1,8 @@
 """File names under which users see the streams of a node.
 
 A stream whose file exists has that file's name. A stream whose file is gone keeps its last name, unless another stream
-has it. Then its rotation number is incremented, as another rotation would have done: `raylet.5.out` becomes
-`raylet.6.out`. So every name that Ray could have used has the expected content.
+has this name. Then the rotation number in the name of the gone file is incremented, as another rotation would have
+done: `raylet.5.out` becomes `raylet.6.out`. So every name that Ray could have used has the expected content.
 """
 
 import re

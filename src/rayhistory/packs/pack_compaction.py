@@ -33,7 +33,8 @@ from rayhistory.packs.pack_format import is_pack, parse_pack_name
 from rayhistory.packs.pack_reader import PackReader
 
 KEPT_PACKS = 128
-"""Number of packs before the newest checkpoint that stay. Readers use them if that checkpoint is damaged."""
+"""Number of packs before the newest checkpoint that are not compacted. Readers use them if that checkpoint is damaged.
+"""
 _MIN_ORPHAN_AGE_S = 3600.0
 _CHUNK_BYTES = 4 << 20
 _MAX_RECORD_BYTES = 4 << 20
@@ -85,7 +86,7 @@ class CompactionPlan(NamedTuple):
 class CompactionResult(msgspec.Struct):
     packs: int = 0
     objects: int = 0
-    """Number of new objects."""
+    """Number of objects that compaction wrote."""
     copied_bytes: int = 0
 
 

@@ -34,7 +34,7 @@ class PackDirectory(msgspec.Struct):
     changed: set[int] = set()
     """Streams that are new, or differ from the root."""
     forgotten: set[int] = set()
-    """Streams that are only in the root."""
+    """Streams of the root to ignore (see `DirectoryTail.forgotten`)."""
 
     @classmethod
     def from_root(cls, root: DirectoryRoot, location: DirectoryLocation) -> "PackDirectory":

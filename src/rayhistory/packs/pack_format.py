@@ -24,13 +24,14 @@ all streams, and for every leaf which part of which stream it covers. So two lis
 and the last of them) and three reads find any range of any stream: the newest tail, whose offset follows from the
 pack's name; the root; one leaf.
 
-*Groups.* When hundreds of files have grown for hours, leaves and files become too many for a root (50,000 pairs; with
-fifty files that takes days). The next checkpoint then writes a *group*, which lists the leaves that the root listed;
-the root lists the group as a whole. Finding such old ranges takes four reads.
+*Groups.* Hundreds of growing files fill a root with 50,000 pairs of a leaf and a stream in hours, fifty files in days.
+The next checkpoint then writes a *group*, which lists the leaves that the root listed. From then on, the root lists the
+group as a whole. Finding such old ranges takes four reads.
 
-*Damage.* Frames carry zstd's checksum and the tail a CRC. Readers skip a pack whose tail is unreadable, because the one
-before it lists everything except that pack's own ranges; likewise a root, a leaf or a group. Bytes that cannot be found
-are counted and read as a filler of the same length, so that all other offsets stay correct.
+*Damage.* Frames carry zstd's checksum and the tail a CRC. Readers skip a pack whose tail is unreadable, because the
+pack before it lists everything except that pack's own ranges. If a root, leaf or group is unreadable, they also use
+what earlier packs list. Bytes that cannot be found are counted and read as a filler of the same length, so that all
+other offsets stay correct.
 
 *Kinds.* A stream of kind LOG is a log file. A stream of kind EVENTS is an open segment of the collector's spool, whose
 events are in no object of their own yet: gzip members with event lines. It grows by whole members, is forgotten when
@@ -41,7 +42,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterable
-from typing import NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 import zstandard
@@ -56,13 +57,27 @@ PRESENT, GONE = 0, 1
 """States of a stream's file: still in the logs directory, or removed."""
 
 MAX_FRAME_BYTES = 4 << 20
-MAX_DIRECTORY_BYTES = 64 << 20
+MAX_DIRECTORY_BYTES = 32 << 20
+MAX_STREAMS = 120_000
+"""Maximum number of streams, of links and of leaves in one directory. A collector tracks at most 50,000 files."""
+MAX_RANGES = 300_000
+"""Maximum number of ranges in one directory.
+
+A collector writes a checkpoint before it has 160,000 ranges. Each pack adds at most two per file.
+"""
+MAX_COVERED_STREAMS = 2_000_000
+"""Maximum number of pairs in one directory: a stream, and a leaf or group that covers some of its bytes."""
 PACKS_PER_FOLDER = 1000
 
 _FOOTER = struct.Struct("<III8s")
 _PACK_NAME = re.compile(r"([0-9]{12})-([0-9]{1,12})-([0-9]{1,9})\.pack\Z")
 _ZSTD_LEVEL = 1  # twice as fast as 3, and on logs hardly larger
 T = TypeVar("T")
+
+# Directories are untrusted. A few kilobytes can decompress to millions of records, which would fill the memory.
+# MessagePack states the length of a list before its items. So a list that is too long is refused before it is decoded.
+_OfStreams = msgspec.Meta(max_length=MAX_STREAMS)
+_OfRanges = msgspec.Meta(max_length=MAX_RANGES)
 
 
 class PackDamaged(RayHistoryError):
@@ -79,7 +94,7 @@ class Stream(msgspec.Struct, array_like=True):
     kind: int = LOG
     state: int = PRESENT
     size: int = 0
-    """Bytes stored in packs."""
+    """Number of bytes of the stream that are stored in packs."""
     since: int = 0
     """Number of the pack that first reported the file as gone."""
     device: int = 0
@@ -88,12 +103,12 @@ class Stream(msgspec.Struct, array_like=True):
     head_crc: int = 0
     tail_crc: int = 0
     crc: int = 0
-    """CRC of all stored bytes."""
+    """CRC of all stored bytes of the stream."""
 
 
 class Frame(NamedTuple):
     pack: str
-    """Relative to the node's prefix; empty for the pack that contains this record."""
+    """Name of the pack, relative to the node's prefix; empty for the pack that contains this record."""
     offset: int
     size: int
     raw_size: int
@@ -123,16 +138,16 @@ class DirectoryLocation(msgspec.Struct, array_like=True, frozen=True):
 class RangeColumns(msgspec.Struct, array_like=True):
     """Ranges as columns, which compress well."""
 
-    packs: list[str]
-    frame_packs: list[int]
-    frame_offsets: list[int]
-    frame_sizes: list[int]
-    frame_raw_sizes: list[int]
-    streams: list[int]
-    starts: list[int]
-    lengths: list[int]
-    frames: list[int]
-    frame_positions: list[int]
+    packs: Annotated[list[str], _OfRanges]
+    frame_packs: Annotated[list[int], _OfRanges]
+    frame_offsets: Annotated[list[int], _OfRanges]
+    frame_sizes: Annotated[list[int], _OfRanges]
+    frame_raw_sizes: Annotated[list[int], _OfRanges]
+    streams: Annotated[list[int], _OfRanges]
+    starts: Annotated[list[int], _OfRanges]
+    lengths: Annotated[list[int], _OfRanges]
+    frames: Annotated[list[int], _OfRanges]
+    frame_positions: Annotated[list[int], _OfRanges]
 
 
 class DirectoryCoverage(msgspec.Struct, array_like=True):
@@ -140,18 +155,18 @@ class DirectoryCoverage(msgspec.Struct, array_like=True):
 
     location: DirectoryLocation
     previous: str
-    streams: list[int]
-    starts: list[int]
-    ends: list[int]
+    streams: Annotated[list[int], _OfStreams]
+    starts: Annotated[list[int], _OfStreams]
+    ends: Annotated[list[int], _OfStreams]
 
 
 class DirectoryRoot(msgspec.Struct, array_like=True):
-    streams: list[Stream]
-    links: dict[str, int]
+    streams: Annotated[list[Stream], _OfStreams]
+    links: Annotated[dict[str, int], _OfStreams]
     """Additional names of streams: symbolic and hard links."""
-    leaves: list[DirectoryCoverage]
+    leaves: Annotated[list[DirectoryCoverage], _OfStreams]
     """Leaves that are in no group, oldest first."""
-    groups: list[DirectoryCoverage] = []
+    groups: Annotated[list[DirectoryCoverage], _OfStreams] = []
 
     @property
     def is_consistent(self) -> bool:
@@ -159,7 +174,7 @@ class DirectoryRoot(msgspec.Struct, array_like=True):
 
 
 class DirectoryGroup(msgspec.Struct, array_like=True):
-    leaves: list[DirectoryCoverage]
+    leaves: Annotated[list[DirectoryCoverage], _OfStreams]
 
     @property
     def is_consistent(self) -> bool:
@@ -167,6 +182,8 @@ class DirectoryGroup(msgspec.Struct, array_like=True):
 
 
 def _are_consistent(directories: list[DirectoryCoverage]) -> bool:
+    if sum(len(each.streams) for each in directories) > MAX_COVERED_STREAMS:
+        return False
     return all(len(each.streams) == len(each.starts) == len(each.ends) for each in directories)
 
 
@@ -176,11 +193,11 @@ class DirectoryTail(msgspec.Struct, array_like=True):
     previous: str
     """Name of the previous pack."""
     root: DirectoryLocation
-    streams: list[Stream]
+    streams: Annotated[list[Stream], _OfStreams]
     """Streams that changed since the root."""
-    forgotten: list[int]
+    forgotten: Annotated[list[int], _OfStreams]
     """Streams of the root to ignore, because their bytes are in another stream or outdated."""
-    links: dict[str, int]
+    links: Annotated[dict[str, int], _OfStreams]
     ranges: RangeColumns
 
 
@@ -289,6 +306,14 @@ def unpack_frame_into(data: bytes, target: memoryview) -> None:
                 raise PackDamaged(f"frame of a pack does not have {len(target)} bytes")
     except zstandard.ZstdError as error:
         raise PackDamaged(f"frame of a pack cannot be decompressed ({error})") from None
+
+
+def directory_size(data: bytes) -> int:
+    """Return the size of a compressed directory after decompression; 0 if it is unknown."""
+    try:
+        return max(0, zstandard.frame_content_size(data))
+    except zstandard.ZstdError:
+        return 0
 
 
 def unpack_directory(data: bytes, kind: type[T]) -> T:

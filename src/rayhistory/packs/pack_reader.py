@@ -57,7 +57,7 @@ class FrameSlice(NamedTuple):
     """A slice of a frame, and its position in the result."""
 
     begin: int
-    """Where it starts in the frame."""
+    """Start of the slice in the frame."""
     start: int
     end: int
 
@@ -90,7 +90,7 @@ class PackReader:
 
     @property
     def modified(self) -> float:
-        """When the newest listed pack was written, by the store's clock."""
+        """Time when the newest listed pack was written, by the store's clock."""
         return self._directories.modified
 
     @property

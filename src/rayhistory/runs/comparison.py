@@ -21,7 +21,7 @@ _MAX_FUNCTIONS = 200
 _MAX_VALUES = 500
 _MIN_DIFFERENCE_MS = 1.0
 _MEDIAN_ERROR = 1.2533
-"""The standard error of a median, in standard errors of a mean."""
+"""The standard error of a median, as a multiple of the standard error of the mean."""
 _P95_SIGMAS = 1.645
 
 
@@ -34,7 +34,7 @@ class ComparedSession(msgspec.Struct, frozen=True, kw_only=True):
     verdict: SummaryVerdict | None
     started_ms: int | None
     duration_ms: int | None
-    """Duration of its longest job, or of the session if it has no jobs."""
+    """Duration of the session's longest job, or of the session if it has no jobs."""
     tasks: int
     failed_tasks: int
     nodes: int
@@ -61,16 +61,16 @@ class ComparedFigures(msgspec.Struct, frozen=True, kw_only=True):
     p95_ms: float | None = None
     waiting_ms: int = 0
     ratio: float | None = None
-    """Ratio of the median to the median in the first session."""
+    """Median in this session, divided by the median in the first session."""
     beyond_spread: bool = False
-    """The median differs from the first session by 20 %, and by more than chance explains."""
+    """True if the median differs from that of the first session by at least 20 %, and by more than chance explains."""
 
 
 class ComparedFunction(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     sessions: list[ComparedFigures]
     differs: bool
-    """Only some sessions have it, or failures or the median differ."""
+    """True if only some sessions called the function, or if failures or medians differ."""
 
 
 class ComparedFingerprint(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,15 +78,15 @@ class ComparedFingerprint(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     headline: str
     sessions: list[bool]
-    """The sessions that had it."""
+    """For each session, whether it had this failure."""
     new: bool
-    """The last session had it, but the first had not."""
+    """True if the last session had this failure and the first had not."""
     gone: bool
-    """The first session had it, but the last had not."""
+    """True if the first session had this failure and the last had not."""
 
 
 class ComparedMetric(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric, aligned at the start of the sessions."""
+    """One metric of all sessions, with times that count from the start of each session."""
 
     name: str
     sessions: list[SummaryMetric | None]
@@ -226,7 +226,10 @@ def _figures(figures: FunctionFigures | None, first: FunctionFigures | None) -> 
 
 
 def is_beyond_spread(first: FunctionFigures, second: FunctionFigures) -> bool:
-    """Return whether two medians differ by 20 % and by three standard errors, which are estimated from p50 and p95."""
+    """Return whether two medians differ by at least 20 % and by more than chance explains.
+
+    Chance explains three standard errors, which are estimated from p50 and p95.
+    """
     if first.p50_ms is None or second.p50_ms is None:
         return False
     low, high = sorted((first.p50_ms, second.p50_ms))

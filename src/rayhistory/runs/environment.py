@@ -1,4 +1,4 @@
-"""The environment of a session's jobs: packages, names of environment variables, and a digest of all."""
+"""The environment of jobs: packages, names of environment variables, and a digest of the runtime environment."""
 
 import functools
 import hashlib
@@ -16,7 +16,7 @@ _MAX_ITEM = 200
 _PACKAGE_FIELDS = ("pip", "uv", "conda")
 _MAX_DEPTH = 4
 _VARYING_FIELDS = ("working_dir", "_ray_commit", "_ray_release", "py_modules")
-"""Fields that name uploads, which differ in each run."""
+"""Fields that the digest leaves out: URIs of uploads, which differ in each run, and the version of Ray."""
 
 
 @functools.lru_cache(maxsize=16)  # the jobs of a session mostly have one environment
@@ -49,7 +49,7 @@ def env_var_names(runtime_envs: Iterable[str | None]) -> list[str]:
 
 
 def _texts(value: Any, depth: int) -> Iterable[str]:
-    """Yield the texts of lists and of fields that contain packages, in any form that Ray accepts."""
+    """Yield the package specifications of a runtime environment field, in any form that Ray accepts."""
     if isinstance(value, str):
         yield one_line(value, _MAX_ITEM)
     elif isinstance(value, list) and depth:

@@ -22,11 +22,11 @@ class FleetDay(msgspec.Struct, frozen=True, kw_only=True):
     succeeded: int = 0
     failed: int = 0
     other: int = 0
-    """Runs that were stopped or still run."""
+    """Number of runs that were stopped or still run."""
 
 
 class FleetFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of failure, over all jobs."""
+    """One kind of failure, counted over all jobs."""
 
     fingerprint: str | None
     code: str
@@ -38,7 +38,7 @@ class FleetFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over sessions."""
+    """Sums over all sessions of a namespace, or of all namespaces."""
 
     namespace: str = ""
     """The namespace; empty for the total."""
@@ -59,15 +59,15 @@ class FleetFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     days: list[FleetDay]
-    """The oldest first, without gaps."""
+    """One entry per day, the oldest first, also for days without runs."""
     failures: list[FleetFailure]
-    """The most frequent first."""
+    """Kinds of failures, the most frequent first."""
     namespaces: list[FleetFigures]
     total: FleetFigures
 
 
 def fleet_of(summaries: Iterable[SessionSummary], now_ms: int, days: int = 30, prices: Prices | None = None) -> Fleet:
-    """Return the figures of the sessions that started within some days."""
+    """Return the figures of the sessions that started within the last `days` days (UTC)."""
     days = min(max(days, 1), MAX_DAYS)
     first_ms = (now_ms // DAY_MS - days + 1) * DAY_MS
     recent = [each for each in summaries if first_ms <= (each.started_ms or 0) < now_ms + DAY_MS]

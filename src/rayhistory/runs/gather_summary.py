@@ -26,7 +26,7 @@ _NODE_COLUMNS = (
 async def gather_summary(
     ref: SessionRef, index: OpenIndex, diagnosis: Diagnosis, samples: dict[str, NodeSamples], started_ms: int | None
 ) -> SummaryInput:
-    """Return the input for the summary of a session. `started_ms` is from its records, if it has any."""
+    """Return the input for the summary of a session. `started_ms` is the time in its start record, if there is one."""
     manifest = index.manifest
     first_ms, last_ms = _ms(manifest.first_ns), _ms(manifest.last_ns)
     counts = manifest.counts

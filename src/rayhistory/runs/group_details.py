@@ -24,7 +24,7 @@ class FunctionCell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One function in all shown runs; None if a run did not call it, or if nothing is known."""
+    """Figures of one function in each shown run; None if the run did not call it, or if nothing is known."""
 
     name: str
     runs: list[FunctionCell | None]
@@ -42,13 +42,13 @@ class SightedFingerprint(msgspec.Struct, frozen=True, kw_only=True):
     last_session: str
     last_ms: int | None
     new: bool
-    """Only the newest run had it."""
+    """True if only the newest run had this failure."""
 
 
 class RunGroupDetails(msgspec.Struct, frozen=True, kw_only=True):
     group: RunGroup
     runs: list[RunSquare]
-    """The newest first, at most 200."""
+    """Runs, the newest first, at most 200."""
     matrix_sessions: list[str]
     """The columns of the matrix: the last runs, oldest first."""
     functions: list[FunctionRow]

@@ -26,7 +26,10 @@ def with_job_figures(
     held: Sequence[HeldResources],
     diagnosis: Diagnosis,
 ) -> list[RunJob]:
-    """Return the jobs of a session, each with a verdict and hours. A single job has those of the session."""
+    """Return the jobs of a session, each with a verdict and hours.
+
+    A single job is returned unchanged, because the figures of the session are those of the job.
+    """
     if len(jobs) < 2:
         return jobs
     shares = allocation_shares(jobs, nodes)
@@ -46,9 +49,9 @@ def with_job_figures(
 
 
 def job_verdict(job: RunJob, diagnosis: Diagnosis) -> SummaryVerdict | None:
-    """Return the first finding that names a job.
+    """Return why a job failed or was stopped: the first root cause that names it.
 
-    For a job that ended with its session, return the session's verdict.
+    For a job that ended with its session, return the session's verdict. Return None for all other jobs.
     """
     if job.status not in ("FAILED", "STOPPED"):
         return None

@@ -8,20 +8,21 @@ from typing import Literal
 
 import msgspec
 
-from rayhistory.diagnosis.earlier_runs import COMPARED_RUNS, EarlierRuns, SlowerRun
+from rayhistory.diagnosis.earlier_runs import COMPARED_RUNS, EarlierRuns, JobHistory, SlowerRun
 from rayhistory.runs.run_groups import FAILED, SUCCEEDED, GroupedRuns, Run, is_new_fingerprint, regression_at
+from rayhistory.runs.session_summary import RunJob
 from rayhistory.runs.trends import Regression
 
 OutcomeKind = Literal["failed", "regressed", "recovered", "vanished"]
 
 
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A reason to look at a run."""
+    """A failure, slowdown, recovery or loss of a run, compared with earlier runs."""
 
     kind: OutcomeKind
     headline: str | None = None
     new_fingerprint: bool = False
-    """For failures: the ten runs before did not have this failure."""
+    """True for a failure that the ten runs before did not have."""
     regression: Regression | None = None
 
 
@@ -46,7 +47,7 @@ def outcomes_of(run: Run, earlier: list[Run]) -> list[RunOutcome]:
 
 
 def _failed_before(earlier: list[Run]) -> bool:
-    """Return whether the last run that succeeded or failed has failed."""
+    """Return whether the last completed run failed. Stopped and running runs are skipped."""
     statuses = (run.job.status for run in reversed(earlier))
     return next((status for status in statuses if status in (SUCCEEDED, FAILED)), SUCCEEDED) == FAILED
 
@@ -54,15 +55,22 @@ def _failed_before(earlier: list[Run]) -> bool:
 def earlier_runs(groups: Iterable[GroupedRuns], identity: tuple[str, str, str]) -> EarlierRuns:
     """Return the earlier runs of the session's jobs."""
     runs, fingerprints, slower = 0, set[str](), list[SlowerRun]()
+    jobs: dict[str, JobHistory] = {}
     for group in groups:
         places = [place for place, run in enumerate(group.runs) if run.summary.identity == identity]
         if not places:
             continue
         before = group.runs[max(0, places[0] - COMPARED_RUNS) : places[0]]
-        runs += len(before)
-        fingerprints.update(each for run in before for each in run.summary.fingerprints)
+        history = JobHistory(len(before), frozenset(each for run in before for each in run.summary.fingerprints))
+        jobs |= {id_: history for place in places for id_ in _ids(group.runs[place].job)}
+        runs += history.runs
+        fingerprints |= history.fingerprints
         slower += [found for place in places if (found := _slower(group, place))]
-    return EarlierRuns(runs=runs, fingerprints=frozenset(fingerprints), slower=tuple(slower))
+    return EarlierRuns(runs=runs, fingerprints=frozenset(fingerprints), slower=tuple(slower), jobs=jobs)
+
+
+def _ids(job: RunJob) -> list[str]:
+    return [id_ for id_ in (job.id, job.job_id) if id_]
 
 
 def _slower(group: GroupedRuns, place: int) -> SlowerRun | None:

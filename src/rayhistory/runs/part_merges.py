@@ -1,7 +1,7 @@
 """Choose the parts of the run table to merge, so that readers need few parts and rows are rewritten rarely.
 
-Parts of one month are merged when the smaller ones together are large enough. Each time a row is rewritten, its part
-has grown fourfold. So a row is rewritten at most four times.
+Parts of one month are merged when the smaller ones together are large enough. In the current month, a row is rewritten
+only into a part that has at least four times as many rows as the old one. So this happens only a few times.
 """
 
 import calendar
@@ -12,9 +12,9 @@ from rayhistory.runs.run_manifest import RunPart
 from rayhistory.runs.run_parts import MAX_PART_BYTES, MAX_PART_ROWS
 
 _GROWTH = 3.0
-"""A part is merged if the smaller ones together have this many times its rows."""
+"""A part is merged with all smaller ones if these together have this many times as many rows."""
 _GROWTH_OF_PAST_MONTHS = 0.5
-"""The same for past months. Little is added to them, and every reader reads all of their parts."""
+"""The same limit for past months. Little is added to them, and every reader reads all of their parts."""
 _MONTH_S, _MONTH_IS_OVER_AFTER_S = 31 * 86_400.0, 2 * 86_400.0
 
 
@@ -27,7 +27,10 @@ def mergeable_parts(parts: Iterable[RunPart], now: float) -> list[list[RunPart]]
 
 
 def _of_month(parts: list[RunPart], growth: float) -> list[RunPart]:
-    """Return as many of the smallest parts as are worth merging. Return none if fewer than two are."""
+    """Return the smallest parts of a month, up to the last one that is worth merging.
+
+    Return none if there are fewer than two.
+    """
     smallest = sorted(parts, key=lambda part: part.rows)
     rows = size = chosen = 0
     for place, part in enumerate(smallest):
@@ -49,6 +52,6 @@ def _growth(month: str, now: float) -> float:
 
 
 def common_period(periods: Iterable[str]) -> str:
-    """Return the common day of all periods, else their month."""
+    """Return the period of a part merged from parts of one month: the day if it is the same for all, else the month."""
     found = sorted(set(periods))
     return found[0] if len(found) == 1 else found[0][:7]

@@ -28,5 +28,5 @@ class Prices(msgspec.Struct, frozen=True):
 
 
 def prices_of(parts: Iterable[str]) -> Prices:
-    """Return the prices of a setting, which was checked when it was parsed."""
+    """Return the prices in the setting `--price`, which was checked when it was parsed."""
     return Prices(**{name: float(amount) for name, _, amount in (part.partition("=") for part in parts)})

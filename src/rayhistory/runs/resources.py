@@ -1,4 +1,4 @@
-"""Resource hours of a session: of its nodes, reserved by tasks and actors, and used."""
+"""Resource hours of a session: those of its nodes, those that tasks and actors reserved, and those that were used."""
 
 from collections.abc import Iterable
 from statistics import fmean
@@ -30,7 +30,7 @@ class NodeLife(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hours(self) -> float:
-        """How long the node lived; 0 if its start is unknown or its times are inconsistent."""
+        """Hours for which the node lived; 0 if its start is unknown or its times are inconsistent."""
         if self.start_ms is None or self.end_ms is None:
             return 0.0
         return min(max(0, self.end_ms - self.start_ms) / HOUR_MS, _MAX_HOURS)

@@ -31,14 +31,14 @@ from rayhistory.storage.bulk_delete import delete_keys
 log = logging.getLogger(__name__)
 
 BATCH = 64
-"""Number of ended sessions for which a new part is written."""
+"""A new part is written when the inbox has the summaries of this many ended sessions."""
 MAX_WAIT_S = 3600.0
-"""After this time, a part is written for fewer sessions."""
+"""Maximum waiting time of a summary in the inbox. After it, a part is written even if it has fewer sessions."""
 _ORPHAN_AFTER_S = 3600.0
 
 
 class CompactionReport(msgspec.Struct, frozen=True):
-    """The result of one pass."""
+    """The result of one pass of compaction."""
 
     folded: int = 0
     """Number of summaries that moved from the inbox into parts."""
@@ -54,9 +54,12 @@ class _NextVersion(msgspec.Struct):
     written: list[RunPart] = []
     written_rows: int = 0
     quarantined: list[str] = []
-    """Keys of damaged objects."""
+    """Keys of damaged objects that were moved to quarantine."""
     obsolete: list[str] = []
-    """Keys of the inbox that are in a new part."""
+    """Keys of objects to delete afterwards.
+
+    These are quarantined objects, inbox entries of removed sessions, and inbox entries that are now in a part.
+    """
     removed: int = 0
 
 
@@ -152,7 +155,10 @@ class RunCompactor:
     async def _write(
         self, plan: _NextVersion, period: str, rows: list[FullRow], scratch: Path, place: int | None = None
     ) -> None:
-        """Write a part. New rows go to the end, so that they replace older rows. Merged rows stay in their place."""
+        """Write a part. A part with new rows goes to the end of the list, so that its rows replace older ones.
+
+        `place` is the position of a merged part: that of the first part that it replaces.
+        """
         name = f"{period}-{secrets.token_hex(8)}"
         path = scratch / "part"
         details_at, details_size = await asyncio.to_thread(write_part, path, rows)
@@ -166,7 +172,7 @@ class RunCompactor:
     async def _quarantine(self, plan: _NextVersion, key: str) -> None:
         """Copy a damaged object to the quarantine, for inspection.
 
-        The original is deleted with the inbox, or as unused.
+        The original is deleted after the next version of the table is published.
         """
         plan.quarantined.append(key)
         plan.obsolete.append(key)
@@ -188,7 +194,7 @@ class RunCompactor:
         return False
 
     async def _clean_up(self) -> None:
-        """Delete old manifests, and parts that no recent manifest lists.
+        """Delete old manifests, and parts that the newest manifest does not list.
 
         Parts are kept for a while, because a reader may be about to fetch a part that was just replaced.
         """

@@ -13,7 +13,7 @@ from rayhistory.runs.trends import MAX_BASELINE, Regression, find_regression, pe
 
 SHOWN_RUNS = 20
 NEW_AFTER_RUNS = 10
-"""A fingerprint is new if this many earlier runs did not have it."""
+"""A fingerprint is new if none of this many earlier runs had it."""
 SUCCEEDED, FAILED, STOPPED, RUNNING = "SUCCEEDED", "FAILED", "STOPPED", "RUNNING"
 _STATE_STATUS = {"running": RUNNING, "ended": STOPPED, "vanished": FAILED}
 
@@ -30,7 +30,7 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> SummaryVerdict | None:
-        """Why the job failed. The session's verdict, if it has no other jobs."""
+        """The reason why the job failed. If the session has no other jobs, this is the session's verdict."""
         return self.job.verdict if len(self.summary.jobs) > 1 else self.summary.verdict
 
     @property
@@ -57,7 +57,7 @@ class RunSquare(msgspec.Struct, frozen=True, kw_only=True):
     """One run, as shown in lists."""
 
     session: str
-    """`namespace/cluster/session`."""
+    """Path of the session: `namespace/cluster/session`."""
     job: str | None
     status: str
     started_ms: int | None
@@ -82,7 +82,7 @@ class LastFailure(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None
     fingerprint: str | None
     new: bool
-    """The ten runs before did not have this failure."""
+    """True if the ten runs before did not have this failure."""
     url: str
 
 
@@ -100,7 +100,7 @@ class RunGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Share of successful runs. Stopped and running ones do not count."""
     p50_ms: float | None
     p95_ms: float | None
-    """Durations of runs that succeeded."""
+    """The 95th percentile of the durations of successful runs; `p50_ms` is their median."""
     regression: Regression | None
     """The regression of the newest successful run, if any."""
     last_failure: LastFailure | None
@@ -110,7 +110,7 @@ class RunGroup(msgspec.Struct, frozen=True, kw_only=True):
     idle_share: float | None
     """Idle share of GPU-hours, or of CPU-hours if there are no GPUs; None if unknown."""
     cost: float | None
-    """In the currency of `--price`; None without prices."""
+    """Cost in the currency of `--price`; None without prices."""
     last_good: str | None
     """The newest successful session before the newest run."""
 
@@ -118,7 +118,7 @@ class RunGroup(msgspec.Struct, frozen=True, kw_only=True):
 class GroupedRuns(msgspec.Struct, frozen=True):
     identity: RunIdentity
     runs: list[Run]
-    """The oldest first."""
+    """Runs of the group, the oldest first."""
 
 
 def runs_of(summary: SessionSummary) -> list[Run]:
@@ -201,7 +201,7 @@ def regression_at(runs: list[Run], place: int) -> Regression | None:
 
 
 def is_new_fingerprint(fingerprint: str | None, earlier: list[Run]) -> bool:
-    """Return whether the last earlier runs did not have this failure."""
+    """Return whether none of the last earlier runs had this failure."""
     seen = {each for run in earlier[-NEW_AFTER_RUNS:] for each in run.summary.fingerprints}
     return fingerprint is not None and fingerprint not in seen
 
@@ -238,7 +238,7 @@ def _last_failure(runs: list[Run]) -> LastFailure | None:
 
 
 def _last_good(runs: list[Run], place: int) -> str | None:
-    """Return the last session before a run in which the job succeeded."""
+    """Return the session of the last successful run before this one. Other runs of the same session do not count."""
     own = runs[place].summary.identity
     earlier = (runs[number] for number in range(place - 1, -1, -1))
     return next((run.summary.path for run in earlier if _is_good(run) and run.summary.identity != own), None)

@@ -22,7 +22,7 @@ class RunIdentity(NamedTuple):
 
     namespace: str
     kind: str
-    """`rayjob`, `rayservice`, `job` (by name), `metadata`, `entrypoint` or `cluster`."""
+    """Kind of the group: `rayjob`, `rayservice`, `job` (by name), `metadata`, `entrypoint` or `cluster`."""
     name: str
 
     @property
@@ -32,7 +32,7 @@ class RunIdentity(NamedTuple):
 
 
 def normalized_entrypoint(text: str) -> str:
-    """Return an entrypoint without directories, numbers, dates and ids, so that repeated runs have the same."""
+    """Return an entrypoint without directories, numbers, dates and ids, so that it is equal for repeated runs."""
     return " ".join(_VARYING.sub("#", _DIRECTORY.sub("", text)).split())[:_MAX_NAME]
 
 
@@ -42,7 +42,10 @@ def normalized_name(name: str) -> str:
 
 
 def identify(summary: SessionSummary, job: RunJob, run_key: str = "auto") -> RunIdentity:
-    """Return the group of a run. If a rule does not apply, the next rule of `auto` is used."""
+    """Return the group of a run.
+
+    `run_key` is the rule by which runs are grouped. If it does not apply to this run, the rules of `auto` are tried.
+    """
     rules = [_by_metadata(run_key.removeprefix(METADATA_PREFIX))] if run_key.startswith(METADATA_PREFIX) else []
     rules += [_RULES[run_key]] if run_key in _RULES else []
     for rule in (*rules, _by_owner, _by_name, _by_entrypoint, _by_cluster):

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 _POLL_INTERVAL_S = 30.0
 _FULL_PASS_EVERY = 20
-"""Number of polls between two full passes, which run even if nothing is new."""
+"""Number of polls from one full pass to the next. A full pass runs even if nothing is new."""
 _MAX_RESTORED = 500
 _CONCURRENT_READS = 8
 _CHECKED = 50_000
@@ -43,7 +43,7 @@ class RunMaintenance:
         """Sessions without a summary, and when their end record was stored."""
 
     async def run(self, poll_interval_s: float = _POLL_INTERVAL_S) -> None:
-        """Run until cancelled."""
+        """Maintain the run table until cancelled."""
         polls = 0
         while True:
             try:
@@ -69,7 +69,10 @@ class RunMaintenance:
         return await self._compactor.compact(gone, force=force)
 
     async def restore(self) -> int:
-        """Announce stored summaries that are not in the table, such as those of copied sessions."""
+        """Add stored summaries that are not in the table to its inbox, such as those of copied sessions.
+
+        Return their number.
+        """
         rows = await self._table.load(max_age_s=0)
         entries = [entry for entry in await self._catalog.entries() if self._is_missing(entry, rows.summaries.keys())]
         slots = asyncio.Semaphore(_CONCURRENT_READS)
@@ -79,6 +82,12 @@ class RunMaintenance:
                 return await self._restore(entry)
 
         return sum(await asyncio.gather(*map(restore_one, entries[:_MAX_RESTORED])))
+
+    async def restore_if_missing(self, entry: CatalogEntry) -> None:
+        """Add the stored summary of one session to the inbox of the table, unless the table has it."""
+        rows = await self._table.load(max_age_s=0)
+        if entry.ref.identity not in rows.summaries:
+            await self._restore(entry)
 
     def _is_missing(self, entry: CatalogEntry, known: Collection[Identity]) -> bool:
         identity = entry.ref.identity
@@ -103,7 +112,10 @@ class RunMaintenance:
         return True
 
     async def _is_worthwhile(self) -> bool:
-        """Return whether the inbox has a full batch, or the table has rows of removed sessions."""
+        """Return whether a compaction is due.
+
+        It is due for a full batch in the inbox, replaced entries, damaged parts, and rows of removed sessions.
+        """
         rows = await self._table.load()
         inbox = self._table.inbox
         if len(inbox.newest) >= BATCH or inbox.replaced or rows.damaged:

@@ -24,7 +24,7 @@ UNKNOWN_DAY = "1970-01-01"
 
 
 class RunPart(msgspec.Struct, frozen=True):
-    """One Parquet file."""
+    """One part of the run table: a Parquet file."""
 
     name: Annotated[str, msgspec.Meta(max_length=200)]
     period: Annotated[str, msgspec.Meta(pattern="^[0-9]{4}-[0-9]{2}(-[0-9]{2})?$")]
@@ -33,16 +33,16 @@ class RunPart(msgspec.Struct, frozen=True):
     size: Count
     details_at: Count = 0
     details_size: Count = 0
-    """Range of the details in the file. Lists are read without them. 0 if unknown."""
+    """Size of the details in the file, which lists do not read. 0 if unknown."""
 
 
 class RunManifest(msgspec.Struct, frozen=True):
     format: int = FORMAT
     generation: int = 0
     parts: list[RunPart] = []
-    """Later parts replace the rows of earlier ones."""
+    """Parts of the table. Rows of later parts replace rows of earlier parts."""
     quarantined: Count = 0
-    """Number of objects that were moved to quarantine, since the table exists."""
+    """Number of objects that were moved to quarantine since the table was created."""
 
 
 def day_of(summary: SessionSummary) -> str:

@@ -22,7 +22,7 @@ from rayhistory.storage import Store
 log = logging.getLogger(__name__)
 
 MAX_SESSIONS = 50_000
-"""Maximum number of sessions in memory. Older ones are only counted."""
+"""Maximum number of sessions in memory. Older sessions are only counted."""
 _FRESH_FOR_S = 2.0
 _CONCURRENT_FETCHES = 16
 _CACHED_ENTRIES = 2_000
@@ -33,12 +33,14 @@ class RunRows(msgspec.Struct, frozen=True):
 
     summaries: dict[Identity, SessionSummary]
     version: int
-    """Changes whenever the summaries do."""
+    """A number that changes when the summaries change."""
+    generations: dict[Identity, int] = {}
+    """The generations of the tables that the summaries were made from."""
     quarantined: int = 0
     damaged: tuple[str, ...] = ()
     """Parts that cannot be read. Their rows are missing until they are rebuilt."""
     unlisted: int = 0
-    """Number of sessions above the limit."""
+    """Number of older sessions that are left out, because there are more than `MAX_SESSIONS`."""
 
 
 class RunTable:
@@ -111,10 +113,10 @@ class RunTable:
             return []
 
     async def _refresh(self) -> None:
-        """Read what is new. The inbox is read beside the parts.
+        """Read new parts, and new entries of the inbox, concurrently.
 
-        An entry leaves the inbox once a manifest has its row. So a manifest that is older than the listing of the inbox
-        may lack rows that are no longer in the inbox.
+        An entry leaves the inbox once a manifest has its row. A manifest that is older than the listing of the inbox
+        may therefore lack rows that are no longer in the inbox. It is then read again.
         """
         manifest, (inbox, generation) = await asyncio.gather(self._load_parts(), self._load_inbox())
         if generation > manifest.generation:
@@ -131,7 +133,7 @@ class RunTable:
             self._rows = await self._merged()
 
     async def _load_parts(self) -> RunManifest:
-        """Read the manifest, and those of its parts that are not in memory."""
+        """Read the manifest, and all of its parts that are not in memory."""
         manifest = await read_run_manifest(self.store, self.layout)
         new = [part for part in manifest.parts if part.name not in self._parts and part.name not in self._damaged]
         slots = asyncio.Semaphore(_CONCURRENT_FETCHES)
@@ -139,7 +141,7 @@ class RunTable:
         return manifest
 
     async def _load_inbox(self) -> tuple[Inbox, int]:
-        """Read the inbox; return it, and the newest generation in the store when it had been listed."""
+        """Read the inbox. Return it, and the newest generation of the run table after the inbox was listed."""
         inbox = await list_inbox(self.store, self.layout)
         generations, _ = await asyncio.gather(
             list_generations(self.store, self.layout), self._read_entries(inbox.newest.values())
@@ -159,9 +161,10 @@ class RunTable:
         if unlisted:
             latest = sorted(summaries.values(), key=lambda each: each.started_ms or 0, reverse=True)[:MAX_SESSIONS]
             summaries = {each.identity: each for each in latest}
-        return RunRows(
-            summaries, self._rows.version + 1, self._manifest.quarantined, tuple(sorted(self._damaged)), unlisted
-        )
+        generations = {identity: row.generation for identity, row in newest.items()}
+        damaged = tuple(sorted(self._damaged))
+        version = self._rows.version + 1
+        return RunRows(summaries, version, generations, self._manifest.quarantined, damaged, unlisted)
 
     async def _load_part(self, part: RunPart, slots: asyncio.Semaphore) -> None:
         async with slots:
@@ -181,7 +184,7 @@ class RunTable:
             return await asyncio.to_thread(read_summaries, await self._fetch(part))
 
     async def _fetch(self, part: RunPart, *, with_details: bool = True) -> Path:
-        """Return a local copy of a part. Without details, the copy has a hole in their place."""
+        """Return a local copy of a part. Without details, the copy has an unwritten range in their place."""
         path, lists = self._path(part.name), self._path(f"{part.name}.lists")
         for copy in (path,) if with_details else (path, lists):
             with contextlib.suppress(OSError):

@@ -25,9 +25,9 @@ class ResourceHours(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     allocated: Hours = 0.0
     """Hours of all nodes while they lived, which were paid for."""
     reserved: Hours = 0.0
-    """Hours held by tasks and actors."""
+    """Hours for which tasks and actors reserved the resource."""
     used: Hours | None = None
-    """Hours measured on the nodes; None without metrics."""
+    """Hours for which the resource was in use, measured on the nodes; None without metrics."""
 
     @property
     def busy(self) -> float:
@@ -54,7 +54,7 @@ class JobHours(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpu: ResourceHours = ResourceHours()
     gpu: ResourceHours = ResourceHours()
     memory: ResourceHours = ResourceHours()
-    """GiB-hours."""
+    """Memory in GiB-hours."""
 
 
 class RunJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -70,18 +70,18 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     started_ms: Time | None = None
     ended_ms: Time | None = None
     inferred: bool = False
-    """The end was inferred when the session ended."""
+    """True if no event reported the end, so that it was inferred when the session ended."""
     metadata: dict[Text, Text] = {}
     runtime_env: Text = ""
     """A digest of the runtime environment, without values of environment variables."""
     verdict: SummaryVerdict | None = None
     """Why this job failed, in a session with several jobs."""
     hours: JobHours | None = None
-    """Its share of the session's resource hours, in a session with several jobs."""
+    """The job's share of the session's resource hours, in a session with several jobs."""
 
     @property
     def duration_ms(self) -> int | None:
-        """How long the job ran; None if it is running, or if its times are inconsistent."""
+        """Duration of the job; None if it is running, or if its times are inconsistent."""
         if self.started_ms is None or self.ended_ms is None or self.ended_ms < self.started_ms:
             return None
         return self.ended_ms - self.started_ms
@@ -116,7 +116,7 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     cpu: ResourceHours = ResourceHours()
     gpu: ResourceHours = ResourceHours()
     memory: ResourceHours = ResourceHours()
-    """GiB-hours."""
+    """Memory in GiB-hours."""
     ray_version: Text = ""
     python_version: Text = ""
     tasks: Count = 0
@@ -170,7 +170,7 @@ class SessionDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class StoredSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The file of the product."""
+    """The content of `summary.json`, the file of the product."""
 
     summary: SessionSummary
     details: SessionDetails

@@ -23,7 +23,7 @@ from rayhistory.sessions import MAX_RECORD_BYTES, SessionRef, StartRecord, read_
 NAME = "summary"
 FILE = "summary.json"
 _FORMAT_VERSION = 2
-_DATABASE_SHARE = 0.6
+_DATABASE_SHARE = 0.75
 _DIAGNOSIS_POLL_S, _DIAGNOSIS_POLLS = 0.5, 60
 
 
@@ -32,7 +32,8 @@ class SummaryProduct:
 
     name = NAME
     version = _FORMAT_VERSION * 1000 + RULES_VERSION
-    """A summary contains the verdict, so a new version of the diagnosis rules needs a new summary."""
+    """Version of the summary. It includes the version of the diagnosis rules, because a summary contains the verdict.
+    """
 
     def build(self, context: ProductContext) -> BuiltProduct:
         set_limits(int(context.settings.index_memory * _DATABASE_SHARE), threads=1)
@@ -59,7 +60,7 @@ async def _summarize_session(context: ProductContext) -> StoredSummary:
 
 
 async def _with_owner(context: ProductContext) -> tuple[SessionRef, StartRecord | None]:
-    """Return the session with its owner, which may be known only from the start record."""
+    """Return the session with its owner, and its start record. Sometimes only this record has the owner."""
     ref = context.ref
     try:
         data = await context.store.get_range(context.layout.start_key(ref), 0, MAX_RECORD_BYTES)

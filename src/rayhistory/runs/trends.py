@@ -13,11 +13,11 @@ MIN_SLOWER_MS = 10_000
 SPREADS = 3.0
 _MAD_TO_SIGMA = 1.4826
 _MIN_SPREAD = 0.03
-"""The spread is at least this share of the median, because few runs can be equal by chance."""
+"""Minimum spread, as a share of the median, because few runs can be equal by chance."""
 
 
 class Regression(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that took longer than the earlier successful runs, beyond their spread."""
+    """A run that took longer than the earlier successful runs, by more than their usual variation."""
 
     duration_ms: int
     baseline_ms: float
@@ -40,7 +40,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 
 def spread(values: Sequence[float]) -> float:
-    """Return the standard deviation estimated from the median absolute deviation, which outliers do not change."""
+    """Estimate the standard deviation from the median absolute deviation, which outliers hardly change."""
     middle = median(values)
     return max(_MAD_TO_SIGMA * median(abs(value - middle) for value in values), _MIN_SPREAD * middle)
 
@@ -64,5 +64,5 @@ def find_regression(duration_ms: int, earlier_ms: Sequence[float]) -> Regression
 
 
 def _widened(values: Sequence[float]) -> float:
-    """Return the spread, widened if there are few values, because their deviation is often too small by chance."""
+    """Return the spread, increased if there are few values, because few values are often close by chance."""
     return spread(values) * (1 + 2 / len(values))

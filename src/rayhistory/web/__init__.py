@@ -1,4 +1,4 @@
-"""HTML pages of the history server: sessions, the frame page, gaps, progress, messages and login.
+"""HTML pages of the history server: sessions, the page with the dashboard, gaps, progress, messages and login.
 
 Pages are rendered from values only, without web framework, store or clock.
 """

@@ -1,4 +1,4 @@
-"""Convert ANSI colours in log lines to styled text. Other control codes are removed."""
+"""Convert ANSI colours in log lines to styled text, or remove them. Other control codes are always removed."""
 
 import re
 from typing import NamedTuple
@@ -10,7 +10,7 @@ _COLORS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"
 class StyledText(NamedTuple):
     text: str
     style: str
-    """Class names, separated by spaces."""
+    """CSS class names, separated by spaces."""
 
 
 def styled_texts(line: str) -> list[StyledText]:
@@ -27,6 +27,15 @@ def styled_texts(line: str) -> list[StyledText]:
     if position < len(line):
         pieces.append(StyledText(line[position:], " ".join(style.values())))
     return pieces
+
+
+def remove_codes(text: str) -> str:
+    return _CODE.sub("", text)
+
+
+def blank_codes(text: str) -> str:
+    """Replace each character of a control code by NUL, so that the offsets of the other characters stay the same."""
+    return _CODE.sub(lambda match: "\0" * len(match[0]), text)
 
 
 def _apply(style: dict[str, str], codes: str) -> None:

@@ -52,7 +52,7 @@ def format_percent(share: float) -> str:
 
 
 def format_hours(hours: float) -> str:
-    """Format resource hours. Small numbers have more digits."""
+    """Format CPU-hours or GPU-hours. Small numbers get more decimal places."""
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.1f}" if hours >= 1 else f"{hours:.2f}" if hours else "0"
 
 
@@ -71,7 +71,7 @@ def status_class(status: str) -> str:
 
 
 def run_kind(kind: str) -> str:
-    """Format the kind of a run group."""
+    """Return the label of the property by which runs are grouped: `RayJob`, `Job name`, `Entry point`."""
     return _RUN_KINDS.get(kind, kind)
 
 
@@ -83,12 +83,16 @@ def format_utc(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def format_iso(milliseconds: int) -> str:
-    """Format a time to the second. Clusters may report times that no calendar has."""
+def format_utc_seconds(milliseconds: int) -> str:
+    return format_iso(milliseconds).replace("T", " ").removesuffix("Z")
+
+
+def format_iso(milliseconds: int, timespec: str = "seconds") -> str:
+    """Format a time. Clusters may report times that no calendar has."""
     if not 0 <= milliseconds < _YEAR_10000_MS:
         return "unknown time"
     timestamp = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return timestamp.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return timestamp.isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def short_session_name(name: str) -> str:

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from rayhistory.web.ansi import StyledText
+from rayhistory.web.ansi import StyledText, blank_codes
 
 
 class SearchForm(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class SearchForm(msgspec.Struct, frozen=True):
 
 
 class HistogramBar(msgspec.Struct, frozen=True):
-    """One bar of the histogram, in a drawing of 1,200 by 60."""
+    """One bar of the histogram, in units of its SVG, which is 1,200 wide and 60 high."""
 
     x: float
     width: float
@@ -86,14 +86,14 @@ class LogLinks(msgspec.Struct, frozen=True):
 
 
 class FindForm(msgspec.Struct, frozen=True):
-    """The search within a file."""
+    """The form of a search within a file."""
 
     q: str = ""
     regex: bool = False
     case: bool = False
     word: bool = False
     position: int = 0
-    """Where a new search starts: at the selected line."""
+    """Start of a new search: the selected line."""
     previous: str | None = None
     next: str | None = None
     everywhere: str = ""
@@ -130,9 +130,10 @@ class LogPage(msgspec.Struct, frozen=True):
 
 
 def marked_texts(hit: ShownHit) -> list[StyledText]:
-    """Split the text of a hit at its matches."""
-    pieces, position = [], 0
+    """Split the text of a hit at its matches, and remove control codes. A match may contain some."""
+    text, pieces, position = blank_codes(hit.text), [], 0
     for start, end in hit.matches:
-        pieces += [StyledText(hit.text[position:start], ""), StyledText(hit.text[start:end], "match")]
+        pieces += [StyledText(text[position:start], ""), StyledText(text[start:end], "match")]
         position = end
-    return [piece for piece in (*pieces, StyledText(hit.text[position:], "")) if piece.text]
+    pieces.append(StyledText(text[position:], ""))
+    return [StyledText(shown, style) for piece, style in pieces if (shown := piece.replace("\0", ""))]

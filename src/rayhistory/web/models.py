@@ -1,7 +1,7 @@
-"""The values of pages. The JSON of a page has the same values."""
+"""Values that templates render and that the JSON endpoints of the pages return."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol, get_args
 from urllib.parse import urlencode
 
@@ -63,13 +63,13 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     index_bytes: int | None = None
     counts: SessionRowCounts | None = None
     unreadable: bool = False
-    """The store is unavailable, so it is unknown whether there is an index."""
+    """True if the store is unavailable, so that it is unknown whether there is an index."""
     dashboard: str | None = None
     """The version of Ray's frontend that the session opens in by default."""
     headline: str | None = None
     """Why the session failed, in one line; None if it did not, or if there is no diagnosis yet."""
     utilization: list[UtilizationLine] = []
-    """CPU, memory and GPU. Empty while the metrics are not processed."""
+    """Utilization of CPU, memory and GPU. Empty while the metrics are not processed."""
 
     @property
     def owner(self) -> str | None:
@@ -97,12 +97,12 @@ class SessionFilters(msgspec.Struct, frozen=True, kw_only=True):
     """Only sessions that failed: a job failed, or the cluster vanished."""
     state: SessionState | None = None
     owner: str | None = None
-    """A kind, or a kind and a name: `rayjob/nightly`; `none` for clusters without an owner."""
+    """Owner to filter by: a kind, or a kind and a name (`rayjob/nightly`), or `none` for clusters without an owner."""
     since: str | None = None
     """Only sessions started within this time, such as `24h` or `7d`."""
     start: str | None = None
     end: str | None = None
-    """Range of start times."""
+    """End of the range of start times; `start` is its beginning."""
     sort: str | None = None
     page: str | None = None
     namespaces: list[str] = []
@@ -114,13 +114,11 @@ class SessionFilters(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def namespace_choices(self) -> list[tuple[str, str]]:
-        """All choices, and the selected namespace even if it has no sessions, so that the form keeps it."""
-        names = sorted({*self.namespaces, *([self.namespace] if self.namespace else [])})
-        return [(name, name) for name in names]
+        return namespace_choices(self.namespaces, self.namespace)
 
     @property
     def owner_choices(self) -> list[tuple[str, str]]:
-        """All choices, including a single owner that a link selected."""
+        """All choices of the owner filter, including a single owner that a link selected."""
         single = [(self.owner, owner_text(*self.owner.split("/", 1)))] if self.owner and "/" in self.owner else []
         return [*OWNERS.items(), *single]
 
@@ -167,14 +165,22 @@ class SessionFilters(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, page=page)
 
     def sorted_by(self, column: str) -> "SessionFilters":
-        """Return the filters after a click on a column header: ascending, then descending, then the default order."""
+        """Return the filters after a click on a column header: one order, the opposite one, then the default order.
+
+        The first order is ascending, except for failures, for which it is descending.
+        """
         next_sort = {column: f"-{column}", f"-{column}": None}
         return msgspec.structs.replace(self, sort=next_sort.get(self.sort or "", column), page=None)
 
-    def order_of(self, column: str) -> str:
-        """Return the value of `aria-sort`. For failures, the first click sorts descending."""
+    def aria_sort(self, column: str) -> str:
+        """Return the value of a column's `aria-sort`. `failed` without a minus means descending."""
         orders = ("descending", "ascending") if column == "failed" else ("ascending", "descending")
         return dict(zip((column, f"-{column}"), orders, strict=True)).get(self.sort or "", "none")
+
+
+def namespace_choices(namespaces: Iterable[str], selected: str | None) -> list[tuple[str, str]]:
+    """Return all choices, and the selected namespace even if it has no sessions, so that the form keeps it."""
+    return [(name, name) for name in sorted({*namespaces, *([selected] if selected else [])})]
 
 
 def owner_text(kind: str | None, name: str | None) -> str:
@@ -193,7 +199,7 @@ class FailureMarker(msgspec.Struct, kw_only=True):
 
 
 class SessionOverview(msgspec.Struct, frozen=True, kw_only=True):
-    """Start, end, number of gaps and failures of a session over time."""
+    """Start, end and number of gaps of a session, and its failures over time."""
 
     state: SessionState
     started_ms: int

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rayhistory.sizes import format_size
 from rayhistory.web import format as formats
 from rayhistory.web import sparklines
+from rayhistory.web.ansi import remove_codes
 from rayhistory.web.diagnosis_charts import CHART_HEIGHT, CHART_WIDTH, finding_marks, state_bars
 from rayhistory.web.log_models import HistogramBar, LogPage, SearchForm, SearchResult, marked_texts
 from rayhistory.web.models import (
@@ -57,6 +58,7 @@ def render_home(
     now_ms: int,
     version: str,
     unsearched: int = 0,
+    unindexed: int = 0,
 ) -> str:
     """Render the list of sessions.
 
@@ -69,6 +71,7 @@ def render_home(
         filters=filters,
         total=total,
         unsearched=unsearched,
+        unindexed=unindexed,
         next_page=next_page,
         previous_page=previous_page,
         dashboards=dashboards,
@@ -88,7 +91,7 @@ def render_frame(
     now_ms: int,
     version: str,
 ) -> str:
-    """Render the bar and the frame for Ray's frontend. `last_ms` is the time of the last data."""
+    """Render the bar and the iframe for Ray's frontend. `last_ms` is the time of the last data."""
     return render_template(
         "frame.html",
         session=session,
@@ -118,7 +121,7 @@ def render_charts(*, cluster: str, uid: str, title: str, solo: bool, running: bo
 
 
 def render_diagnosis(session: SessionRow, diagnosis: DiagnosisValues, *, as_of_ms: int | None, version: str) -> str:
-    """Render the verdict, the findings with their evidence, and the time of tasks by state."""
+    """Render the verdict, the findings with their evidence, and the chart of tasks by state over time."""
     base = session.url if as_of_ms is None else f"{session.url.rstrip('/')}@{as_of_ms}/"
     return render_template(
         "diagnosis.html",
@@ -247,6 +250,7 @@ def _environment() -> Environment:
         percent=formats.format_percent,
         plural=formats.plural,
         run_kind=formats.run_kind,
+        remove_codes=remove_codes,
         short_ms=formats.format_short_ms,
         spark_points=sparklines.spark_points,
         spark_text=sparklines.spark_text,
@@ -255,6 +259,7 @@ def _environment() -> Environment:
         sentence_case=formats.sentence_case,
         short_session_name=formats.short_session_name,
         utc=formats.format_utc,
+        utc_seconds=formats.format_utc_seconds,
     )
     environment.globals.update(
         home_path=HOME_PATH,

@@ -90,7 +90,7 @@ def render_runs(
 def render_run_group(
     details: object, *, chart: DurationChart | None, compare_url: str | None, now_ms: int, version: str
 ) -> str:
-    """Render one group: durations over time, functions × runs, and fingerprints."""
+    """Render one group: durations over time, the time of each function in each run, and fingerprints."""
     return render_template(
         "run_group.html", details=details, chart=chart, compare_url=compare_url, now_ms=now_ms, version=version
     )

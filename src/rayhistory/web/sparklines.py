@@ -5,7 +5,7 @@ from typing import Protocol
 
 
 class MetricSteps(Protocol):
-    """Values in equal steps; None if not measured."""
+    """Values of a metric in equal steps of time; None where it was not measured."""
 
     @property
     def step_ms(self) -> int: ...

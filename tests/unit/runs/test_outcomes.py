@@ -2,6 +2,7 @@
 
 import msgspec
 
+from rayhistory.diagnosis.earlier_runs import JobHistory
 from rayhistory.runs.outcomes import earlier_runs, outcomes_of
 from rayhistory.runs.run_groups import Run, group_runs, runs_of
 from support.generated_runs import DAY_MS, FIRST_MS, generated
@@ -70,6 +71,21 @@ def test_last_ten_runs_before_the_session_are_compared() -> None:
     assert found.runs == 10
     assert found.fingerprints == {f"f{night}" for night in range(2, 12)}
     assert found.slower == ()
+
+
+def test_earlier_runs_are_those_of_each_job() -> None:
+    """A session with a job that ran every night, and a job that had never run."""
+    nights = [msgspec.structs.replace(each.summary, owner_kind=None, owner_name=None) for each in NIGHTS[:13]]
+    night = nights.pop()
+    (known,) = night.jobs
+    new = msgspec.structs.replace(known, id="new", job_id="02000000", name="new", entrypoint="")
+    both = msgspec.structs.replace(night, jobs=[known, new])
+    found = earlier_runs(group_runs([*nights, both]), night.identity)
+    assert found.runs == 10
+    assert found.of_jobs([known.id]) == JobHistory(10, found.fingerprints)
+    assert found.of_jobs(["unknown task", "new"]) == JobHistory(0, frozenset())
+    assert found.of_jobs([known.id, "new"]) == JobHistory(10, found.fingerprints)
+    assert found.of_jobs(["unknown task"]) is None
 
 
 def test_first_run_has_none_before() -> None:

@@ -172,9 +172,19 @@ def hostile_pages() -> dict[str, str]:
     }
 
 
-@pytest.fixture(params=hostile_pages().items(), ids=lambda item: item[0])
-def any_page(request: pytest.FixtureRequest) -> Page:
-    return Page(request.param[1])
+HOSTILE_PAGES = ("home", "frame", "gaps", "empty", "no match", "past the end", "charts", "message", "progress")
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    pages = hostile_pages()
+    assert tuple(pages) == HOSTILE_PAGES
+    return pages
+
+
+@pytest.fixture(params=HOSTILE_PAGES)
+def any_page(request: pytest.FixtureRequest, pages: dict[str, str]) -> Page:
+    return Page(pages[request.param])
 
 
 def test_markup_in_names_is_escaped(any_page: Page) -> None:
@@ -392,7 +402,7 @@ def test_column_header_cycles_through_sort_orders() -> None:
     sorts = []
     for _ in range(3):
         filters = filters.sorted_by("started")
-        sorts.append((filters.sort, filters.order_of("started"), filters.order_of("cluster")))
+        sorts.append((filters.sort, filters.aria_sort("started"), filters.aria_sort("cluster")))
     assert sorts == [("started", "ascending", "none"), ("-started", "descending", "none"), (None, "none", "none")]
     assert filters.url(HOME_PATH) == "/home?q=train"
 
@@ -465,6 +475,19 @@ def test_announcement_for_screen_readers_has_no_age() -> None:
     assert not {"role", "aria-live"} & set(data_age)
 
 
+def test_bar_leads_to_the_diagnosis_of_every_session() -> None:
+    """Slowness is of interest, too."""
+    for session, text, style in (
+        (make_session(), "Diagnosis", "verdict quiet"),
+        (make_session(headline="Task a raised an exception"), "Task a raised an exception", "verdict"),
+    ):
+        page = frame(session)
+        (link,) = [link for link in page.all("a") if link.get("id") == "verdict"]
+        assert (link["href"], link["class"]) == (f"{session.url}diagnosis", style)
+        assert "hidden" not in link
+        assert text in page.text
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -520,7 +543,7 @@ def test_gaps_page_shows_meaning_remedy_and_places() -> None:
         "Missing 2,000 objects are truncated",
         "The rest could not be read.",
         "How to fix Run rayhistory copy again.",
-        "2,000 places",
+        "2,000 occurrences",
         "a/c.gz: after 7 lines",
         "and 1,998 more",
         "Info 1 task was running",

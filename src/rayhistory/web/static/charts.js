@@ -57,6 +57,7 @@
       data.series_total > data.series.length && `${data.series.length} of ${data.series_total} series are shown`,
       data.series_dropped && `${data.series_dropped} series were not stored: a node had more than the limit`,
       data.gaps.length && `${kind === "timeseries" ? "Hatched" : "Missing"}: ${data.gaps[0].reason}`,
+      data.gaps_total > data.gaps.length && `${data.gaps.length} of ${data.gaps_total} gaps are shown`,
       data.series.length && data.errors[0],
     ].filter(Boolean);
 
@@ -238,7 +239,7 @@
       return;
     }
     if (!dashboard.last_ms) {
-      page.replaceChildren(element("p", "chart-message", "This session has no stored metrics. Its nodes need a collector of the history server with --metrics-interval."));
+      page.replaceChildren(element("p", "chart-message", "This session has no stored metrics. Run a collector beside each node, with --metrics-interval above 0."));
       return;
     }
     render();

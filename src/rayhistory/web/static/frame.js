@@ -19,7 +19,7 @@
 
   if (loadPreference(BAR_KEY) === COLLAPSED) root.classList.add("bar-collapsed");
 
-  // A link that left the frame has ?bare=1; the page's own URL never does.
+  // A link that left the iframe has ?bare=1; the page's own URL never does.
   const withoutBare = new URL(location.href);
   if (withoutBare.searchParams.has("bare")) {
     withoutBare.searchParams.delete("bare");
@@ -221,10 +221,11 @@
       const link = element("verdict");
       const finding = findingOfPage();
       const headline = finding?.headline ?? verdict?.headline ?? "";
-      link.hidden = !headline;
-      link.title = headline;
+      link.classList.toggle("quiet", !headline);
+      link.title = headline || link.dataset.hint;
       link.href = `${sessionPath}/diagnosis${finding ? `#finding-${findings.indexOf(finding)}` : ""}`;
-      if (link.lastElementChild.textContent !== headline) link.lastElementChild.textContent = headline;
+      const text = headline || "Diagnosis";
+      if (link.lastElementChild.textContent !== text) link.lastElementChild.textContent = text;
     };
 
     const loadDiagnosis = async () => {
@@ -272,7 +273,7 @@
       renderNote(asOf);
     };
 
-    // The page inside the frame: its title, and what its reader should know
+    // The page inside the iframe: its title, and what its reader should know
 
     const decoded = (text) => {
       try {

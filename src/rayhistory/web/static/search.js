@@ -10,6 +10,7 @@
 
   const MAX_SHOWN = 1000;
   const SVG = "http://www.w3.org/2000/svg";
+  const CONTROL_CODES = /\u001b\[[\d;]{0,64}[A-Za-z]|\u001b.?|[\0-\u0008\u000b-\u001f\u007f]/gu; // as web/ansi.py
   let running = null;
 
   const element = (name, attributes = {}, ...children) => {
@@ -24,13 +25,15 @@
 
   function marked(hit) {
     const parts = [];
-    const characters = Array.from(hit.text); // matches count characters, not units of UTF-16
+    const blanked = hit.text.replace(CONTROL_CODES, (code) => "\0".repeat(Array.from(code).length));
+    const characters = Array.from(blanked); // matches count characters, not units of UTF-16
+    const shown = (start, end) => characters.slice(start, end).filter((each) => each !== "\0").join("");
     let position = 0;
     for (const [start, end] of hit.matches) {
-      parts.push(characters.slice(position, start).join(""), element("mark", {}, characters.slice(start, end).join("")));
+      parts.push(shown(position, start), element("mark", {}, shown(start, end)));
       position = end;
     }
-    parts.push(characters.slice(position).join(""));
+    parts.push(shown(position));
     return parts;
   }
 
