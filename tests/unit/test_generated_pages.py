@@ -8,7 +8,7 @@ import pytest
 from rayhistory.cli.inspect import tables_reference
 from rayhistory.cli.table_schema import schema
 from rayhistory.diagnosis import findings_reference
-from rayhistory.events.merged_tables import TABLES
+from rayhistory.events.table_columns import TABLES
 from rayhistory.index.fold.served_tasks import AS_OF_COLUMNS
 from rayhistory.index.manifest import SCHEMA_VERSION
 from support.paths import DOCS

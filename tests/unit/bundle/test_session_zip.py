@@ -21,14 +21,14 @@ def test_extracted_files_equal_the_written_ones(tmp_path: Path) -> None:
     assert (target / "a" / "d@1:2").read_bytes() == b"2" * 100_000
 
 
-@pytest.mark.parametrize("name", ["../outside", "/etc/outside", "a/../../outside", "a\\..\\outside"])
-def test_file_outside_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["../outside", "/etc/outside", "a/../../outside", "a\\..\\outside", "a\\b"])
+def test_file_with_an_unsafe_path_is_refused(tmp_path: Path, name: str) -> None:
     target = tmp_path / "target"
     target.mkdir()
     with zipfile.ZipFile(tmp_path / "run.zip", "w") as archive:
         archive.writestr("inside", b"1")
         archive.writestr(name, b"2")
-    with pytest.raises(UsageError, match="outside of the archive"):
+    with pytest.raises(UsageError, match="unsafe path"):
         extract_zip(tmp_path / "run.zip", target)
     assert not list(target.iterdir())
 
@@ -45,5 +45,5 @@ def test_archive_that_claims_more_than_the_disk_has_is_refused(tmp_path: Path) -
     with zipfile.ZipFile(tmp_path / "run.zip", "w") as archive:
         archive.writestr("large", b"1")
         archive.infolist()[0].file_size = 1 << 60
-    with pytest.raises(UsageError, match="MiB of disk"):
+    with pytest.raises(UsageError, match="MiB and a reserve of 256 MiB, but only"):
         extract_zip(tmp_path / "run.zip", tmp_path)
