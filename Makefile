@@ -17,13 +17,17 @@ LOCK := .venv-audit/bin/uv pip compile --quiet --constraints constraints.txt --g
   --python-version 3.11 --python-platform linux
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-failures bench-diagnosis test-matrix check format bench test-faults test-laws test-load test-promql test-prometheus bench-metrics fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-search bench-runs bench-library bench-sql bench-store bench-freshness bench-open docs docs-site coverage release-check browser clean bench-growth
+.PHONY: help run free-port test test-unit test-failures bench-diagnosis test-matrix check format bench test-faults test-laws test-load test-promql test-prometheus bench-metrics fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-search bench-runs bench-library bench-sql bench-store bench-freshness bench-open docs docs-site coverage release-check browser clean bench-growth
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-run: $(INSTALLED) ## record a sample session if there is none, and serve it (PORT=8080)
+run: free-port $(INSTALLED) ## record a sample session if there is none, and serve it (PORT=8080)
 	@$(BIN)/rayhistory demo --port $(PORT)
+
+free-port: # fail before the installation, and name the variable of make
+	@$(PYTHON) -c 'import socket; socket.create_server(("127.0.0.1", $(PORT)))' 2>/dev/null || \
+	  { echo "port $(PORT) is in use: choose another with PORT=9000 make run" >&2; exit 1; }
 
 test-unit: $(READY) ## fast tests, one or two minutes: no Ray, no browser
 	@$(BIN)/python tools/run_tests.py tests/unit -m "not slow" $(XDIST) 2
@@ -157,8 +161,8 @@ bench-collector: $(READY) # the collector under load
 bench-logs: $(READY) # log shipping
 	@$(BIN)/python benchmarks/logs.py
 
-bench-search: $(READY) # search in logs, against ripgrep in the same run (MEGABYTES=10000 for more, IDS=--ids for the worst case)
-	@$(BIN)/python benchmarks/search.py --megabytes $(or $(MEGABYTES),1000) $(IDS)
+bench-search: $(READY) # search in logs, against ripgrep in the same run (MEGABYTES=10000 for more, OPTIONS="--ids --s3 --no-scans")
+	@$(BIN)/python benchmarks/search.py --megabytes $(or $(MEGABYTES),1000) $(OPTIONS)
 
 bench-runs: $(READY) # lists of 10,000 runs in a real S3 server, compaction, and planted regressions (SESSIONS=2000 for fewer)
 	@$(BIN)/python benchmarks/runs.py --sessions $(or $(SESSIONS),10000)
@@ -171,8 +175,9 @@ bench-sql: $(READY) # SQL over many sessions, and of 20 visitors at once
 	@$(BIN)/python benchmarks/sql.py
 	@$(BIN)/python benchmarks/sql_visitors.py
 
-bench-diagnosis: $(READY) # a diagnosis of a million tasks with 40,000 failures
+bench-diagnosis: $(READY) # a diagnosis of a million tasks with 40,000 failures, and of tracebacks of 100 kB
 	@$(BIN)/python benchmarks/diagnosis.py
+	@$(BIN)/python benchmarks/diagnosis.py --tasks 50000 --message-bytes 100000
 
 bench-metrics: $(READY) # the default dashboard over stored metrics
 	@$(BIN)/python benchmarks/metrics.py

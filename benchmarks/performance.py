@@ -57,6 +57,10 @@ def main() -> None:
                 "Visitors": output("visitors.py", largest, "--store", store),
                 "Ray's command line": output("clients.py", largest, "--rounds", "1", "--store", store),
                 "SQL": output("sql.py", "100000", "--sessions", "20"),
+                "Diagnosis": "\n".join(
+                    output("diagnosis.py", *options)
+                    for options in ((), ("--tasks", "50000", "--message-bytes", "100000"))
+                ),
                 "Library": output("library.py", largest, "--folds", "20"),
                 "Runs": output("runs.py"),
                 "Many sessions": output(
@@ -114,7 +118,7 @@ def first_page(environment: dict[str, str], tasks: int, cache: Path) -> float:
 
 
 NOTES = {
-    "First opens": """How long a visitor waits for a session that is not indexed yet (`make bench-open`). The store of
+    "First opens": """Time that a visitor waits for a session that is not indexed yet (`make bench-open`). The store of
 the last rows is SeaweedFS behind a relay that delays each request by 30 ms.""",
     "Requests": """HTTP requests to the session of {largest:,} tasks, in milliseconds.
 
@@ -123,22 +127,25 @@ the last rows is SeaweedFS behind a relay that delays each request by 30 ms.""",
 - *cached* repeats the first request.
 - The lines below *20 visitors at once* have the time until all twenty have their responses, and the server's highest
   memory so far.""",
-    "Points in time": """How long a visitor waits after moving the slider to a new point in time, on the session of
+    "Points in time": """Time that a visitor waits after moving the slider to a new point in time, on the session of
 {largest:,} tasks. *overview* is the first page of the dashboard, with all its requests at once. *CPU* is the processor
 time of the server.""",
     "Visitors": """Response times of the requests that pages of the Ray Dashboard send, for the same session. First for
 one visitor, then for twenty at once without and with a browser cache (ETags).""",
-    "Ray's command line": """How long Ray's own commands take on the same session, in seconds.
+    "Ray's command line": """Time that Ray's own commands take on the same session, in seconds.
 
 - *client alone* is the same command with a server that replays recorded responses. The difference to *first* is the
   time of the history server. Ray's client needs most of the time, mainly to print YAML.
 - *server, first* is the time of all requests of the first run, measured at the server.""",
-    "SQL": """How long the whole command `rayhistory sql --all` takes, for twenty sessions of 100,000 tasks each.""",
-    "Library": """How long calls of the Python library take, on a session of {largest:,} tasks that was indexed in 20
+    "SQL": """Time that the whole command `rayhistory sql --all` takes, for twenty sessions of 100,000 tasks each.""",
+    "Diagnosis": """Time and memory to build the diagnosis of a session with 40,000 failures, and the time of its
+page. In the last two lines, each failure has a traceback of 100 kB. Messages have 200 different last frames, of which
+the 100 most frequent are listed.""",
+    "Library": """Time that calls of the Python library take, on a session of {largest:,} tasks that was indexed in 20
 steps while it ran. *of this process* is the processor time of the calling process.""",
-    "Runs": """A run is one job of one session. The first lines show how many jobs that became slower are found, in
-generated runs whose durations vary by 2 to 20 % (*noise*). The other lines show the time and size of the run table, and
-the response times of its pages, for 10,000 sessions in S3 (SeaweedFS on the same machine).""",
+    "Runs": """A run is one job of one session. The first lines show how many of the jobs that became slower are found,
+in generated runs whose durations vary by 2 to 20 % (*noise*). The other lines show the time and size of the run table,
+and the response times of its pages, for 10,000 sessions in S3 (SeaweedFS on the same machine).""",
     "Many sessions": """Visitors open many sessions in random order. The server's memory must not grow with the number
 of sessions.""",
 }
@@ -180,7 +187,7 @@ session without an index.
 
 ## Opening
 
-How long a visitor waits for the first page of tasks of a session with {largest:,} tasks. The session is already
+Time that a visitor waits for the first page of tasks of a session with {largest:,} tasks. The session is already
 indexed, and the server's cache is empty. Median of five measurements, with the store in:
 
 {opening_list}

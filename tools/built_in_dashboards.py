@@ -1,6 +1,7 @@
-"""Write the built-in dashboards from the installed Ray: `python tools/built_in_dashboards.py`.
+"""Write the built-in Grafana dashboards from the installed Ray: `python tools/built_in_dashboards.py`.
 
-They are shown for sessions without dashboards of their own. Only facts are kept: places, titles, units and queries.
+They are shown for sessions without Grafana dashboards of their own. Only what charts need is kept,
+such as the positions, titles, units and queries of panels.
 """
 
 import importlib

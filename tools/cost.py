@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Price(NamedTuple):
-    """List prices of a store, noted in November 2026 from published comparisons of these pages, not from an invoice."""
+    """List prices of a store, noted in November 2026 from published comparisons of price pages, not from an invoice."""
 
     store: str
     page: str
@@ -24,14 +24,14 @@ PRICES = (
 )
 NODE_HOURS = 1000
 METRICS_PUTS = 60
-"""Of a node, per hour."""
+"""Number of PUTs per hour for the metrics of one node."""
 TASKS_PER_SECOND = 10
 BYTES_PER_TASK = 600
-"""Of events, compressed."""
+"""Compressed size of the events of one task."""
 
 
 def packs_per_hour(log_interval_s: float) -> float:
-    """Return the PUTs of a node that logs all the time."""
+    """Return the number of PUTs per hour for the logs of a node that logs all the time."""
     return 3600 / log_interval_s
 
 

@@ -1,4 +1,4 @@
-"""A hook of MkDocs: links to files of the repository outside `docs/` become their paths.
+"""A hook of MkDocs: replace links to files outside `docs/` by the paths of these files.
 
 The site is built from `docs/` alone, but guides name manifests and sources, and readers of the repository follow those
 links. A link whose target does not exist fails the build.

@@ -32,7 +32,7 @@ print(ray.get([mean.remote(scores) for scores in ([0.7, 0.8], [0.9], [])]))
 
 @contextmanager
 def recording(directory: str) -> Iterator[str]:
-    """Record the sample job and a failing one as a user's scripts, and yield the URL of the failed session."""
+    """Record the sample job and a failing job, as a user records scripts. Yield the URL of the failed session."""
     programs = Path(sys.executable).parent
     variables = os.environ | {
         "LOCAL_STORAGE_DIR": f"{directory}/store",

@@ -206,7 +206,7 @@ def start_ray(session: str, port: int) -> tuple[Path, socket.socket]:
 
 @contextmanager
 def serve_ray() -> Iterator[int]:
-    """Serve the recorded dashboard responses, as the current session's, and the node's metrics."""
+    """Serve the node's metrics, and the recorded dashboard responses with the name of the current session."""
     bodies = {uri: (DATA / "endpoints" / f"{name}.json").read_bytes() for uri, name in ENDPOINTS.items()}
     metrics = gzip.decompress((DATA / "metrics.txt.gz").read_bytes())
 
@@ -254,7 +254,7 @@ def environment() -> dict[str, str]:
 
 
 def pack(path: Path, directory: Path, name: str) -> None:
-    """Write an archive with exact modification times, and without users."""
+    """Write an archive with exact modification times, and without names and ids of users."""
 
     def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
         member.uid = member.gid = 0
