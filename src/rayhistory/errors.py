@@ -4,11 +4,12 @@ RayHistoryError
 ├── UsageError              invalid input; `rayhistory` prints one line and exits with 2
 │   ├── InvalidSetting      a setting that cannot work, found at start
 │   ├── NoSessionSelected   neither the path nor the cookies name a session
-│   ├── MethodNotAllowed    anything but GET and HEAD
+│   ├── MethodNotAllowed    a method that the path does not accept
 │   ├── ServerOutdated      a server that is older than its client, and lacks what the client needs
 │   └── RangeNotSatisfiable
 ├── NotFound
 │   ├── SessionNotFound
+│   ├── TimeBeforeStart     a point in time before the session's start
 │   └── LogNotFound
 ├── StoreError              an operation on the object store failed
 │   ├── ObjectNotFound
@@ -48,7 +49,7 @@ ERROR_HEADER = "X-RayHistory-Error"
 
 
 class RayHistoryError(Exception):
-    """Root of the tree. The message is one line that a user can act on."""
+    """Base class of all these exceptions. The message is one line that a user can act on."""
 
     code: ClassVar[str] = "internal_error"
     """Stable code for programs. Messages may change."""
@@ -75,7 +76,7 @@ class NoSessionSelected(UsageError):
 
 
 class MethodNotAllowed(UsageError):
-    """The server is read-only: only GET and HEAD are allowed."""
+    """The path does not accept this method. Most paths accept only GET and HEAD, because the server is read-only."""
 
     code = "method_not_allowed"
     http_status = 405
@@ -106,6 +107,16 @@ class SessionNotFound(NotFound):
     """The store has no session of this name."""
 
     code = "session_not_found"
+
+
+class TimeBeforeStart(NotFound):
+    """The session started after the requested point in time. `start_url` shows its start."""
+
+    code = "time_before_start"
+
+    def __init__(self, message: str, start_url: str = "") -> None:
+        super().__init__(message)
+        self.start_url = start_url
 
 
 class LogNotFound(NotFound):
@@ -162,7 +173,7 @@ class BucketNotFound(StoreUnavailable):
 
 
 class AccessError(RayHistoryError):
-    """The visitor may not do this."""
+    """The visitor has no permission for this request."""
 
     code = "access_error"
     http_status = 403
@@ -183,7 +194,7 @@ class InvalidToken(NotSignedIn):
 
 
 class AccessDenied(AccessError):
-    """The visitor is identified, but has no access here."""
+    """The visitor is identified, but has no access to what the request asks for."""
 
     code = "access_denied"
 
@@ -207,7 +218,7 @@ class RateLimited(AccessError):
 
 
 class SqlDisabled(AccessError):
-    """SQL is disabled. It needs --sql."""
+    """SQL is disabled on this server. It needs --sql."""
 
     code = "sql_disabled"
     http_status = 403
@@ -304,9 +315,9 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def disk_full_error(error: Exception) -> DiskFull | None:
-    """Return the error to report if another one says that a disk is full; None if it says something else.
+    """Return a DiskFull error if another error reports a full disk, else None.
 
-    DuckDB reports no error numbers, only the system's error texts.
+    DuckDB reports no error numbers, so its message is compared with the system's error texts.
     """
     text = str(error)
     is_full = getattr(error, "errno", None) in _DISK_FULL or any(os.strerror(number) in text for number in _DISK_FULL)

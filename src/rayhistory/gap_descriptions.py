@@ -8,7 +8,7 @@ from rayhistory.gaps import GapCode
 
 
 class GapKind(msgspec.Struct, frozen=True):
-    """The description of a code, for people."""
+    """The description of one code of gaps, for people."""
 
     code: str
     singular: str
@@ -17,7 +17,7 @@ class GapKind(msgspec.Struct, frozen=True):
     """The summary of several occurrences; `{count}` is their number."""
     meaning: str
     remedy: str
-    """How to avoid it."""
+    """How to avoid the gap."""
     is_loss: bool = True
     """True if data is missing or wrong. False if the code is informational and the session is complete."""
 
@@ -27,7 +27,7 @@ class GapKind(msgspec.Struct, frozen=True):
 
 
 def describe(code: str) -> GapKind:
-    """Return the description of a code. Unknown codes of later releases get a general one."""
+    """Return the description of a code. Unknown codes of later releases get a general description."""
     return _KINDS.get(code) or GapKind(
         code=code,
         singular=f"1 gap of the unknown kind {_braces_escaped(code)}",
@@ -67,8 +67,9 @@ _KINDS: dict[str, GapKind] = {
             GapCode.EVENTS_DROPPED,
             "1 event was dropped by a collector",
             "{count} events were dropped by a collector",
-            "The collector's spool was full, so the oldest events that were not uploaded yet were deleted.",
-            "Give the collector more disk, and check why uploads to the store failed or were slow.",
+            "A file of the collector's spool was damaged or deleted before its upload. "
+            "Lost dashboard responses and metrics count, too.",
+            "Check the spool's disk and the connection to the store. Exclude the spool from cleanup jobs.",
         ),
         GapKind(
             GapCode.EVENTS_QUARANTINED,
@@ -239,7 +240,7 @@ _KINDS: dict[str, GapKind] = {
             GapCode.EXPORT_RECORD_EMPTY,
             "1 export record is empty",
             "{count} export records are empty",
-            "The line of Ray's export file was not stored with its record.",
+            "The stored record does not contain the line of Ray's export file.",
             _REPORT,
         ),
         GapKind(
@@ -297,22 +298,22 @@ _KINDS: dict[str, GapKind] = {
             "{count} tasks have no name or error: their driver did not export events",
             "Only the worker's events about the task were recorded. The process that submitted it ran without the "
             "settings that make Ray export events, or was killed before it sent them. Errors that the worker did not "
-            "report are missing, and so are ends of tasks that did not store their outputs.",
+            "report are missing. The end of a task is known only if the worker reported it.",
             "Start the head with the `--system-config` that `rayhistory env` prints, because it reaches every "
             "driver. Otherwise set the variables of `rayhistory env` in the environment of every driver.",
         ),
         GapKind(
             GapCode.TASK_WITHOUT_EXECUTION,
-            "1 task has no start, process or log range: its worker's events did not arrive",
-            "{count} tasks have no start, process or log range: their workers' events did not arrive",
+            "1 task has no start time, worker process or log range: its worker's events did not arrive",
+            "{count} tasks have no start time, worker process or log range: their workers' events did not arrive",
             "Only the owner's events about the task were recorded, although its worker lived long enough to report "
             "the rest. The worker's node has no collector, or was lost before its collector had uploaded the events.",
             "Run a collector beside every node, including worker nodes.",
         ),
         GapKind(
             GapCode.TASK_EXECUTION_UNREPORTED,
-            "1 task has no start or process: its worker ended before it reported them to Ray",
-            "{count} tasks have no start or process: their workers ended before they reported them to Ray",
+            "1 task has no start time or worker process: its worker ended before it reported them to Ray",
+            "{count} tasks have no start time or worker process: their workers ended before they reported them to Ray",
             "A worker reports every second. If it crashes or is killed, its last reports are lost. This includes "
             "workers of actors whose owner exits. The dashboard of the running cluster did not show them either.",
             "Let actors exit by themselves (`ray.actor.exit_actor()`) instead of killing them.",
@@ -320,10 +321,10 @@ _KINDS: dict[str, GapKind] = {
         ),
         GapKind(
             GapCode.TABLE_EMPTY,
-            "1 table is empty: nothing about it was recorded",
-            "{count} tables are empty: nothing about them was recorded",
-            "Every cluster has a node, and every job has tasks. The session has no events or export files about "
-            "them. Logs and dashboard responses may exist.",
+            "1 table is empty: no data for it was recorded",
+            "{count} tables are empty: no data for them was recorded",
+            "Every cluster has nodes, and every job has tasks. The session has no events or export files about "
+            "nodes, or none about tasks. Logs and dashboard responses may exist.",
             "Run a collector with the variables that `rayhistory env` prints. For `rayhistory import-dir`, set "
             "RAY_enable_export_api_write=1 before Ray starts.",
         ),

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class GapCode(StrEnum):
-    """A stable code, stored in `gaps.kind`."""
+    """The stable code of a gap. The table `gaps` stores it in its column `kind`."""
 
     EVENTS_DROPPED = "events_dropped"
     EVENTS_QUARANTINED = "events_quarantined"

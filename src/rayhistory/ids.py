@@ -15,6 +15,8 @@ _MAX_CACHED_IDS = 20_000
 _HEX = re.compile(r"[0-9a-fA-F]+\Z")
 _TASK_BASE64_LENGTH = TASK * 4 // 3
 _NIL_TASK = "f" * 2 * TASK
+NIL_TASKS = {_NIL_TASK, "/" * _TASK_BASE64_LENGTH}
+"""The id that stands for no task, in hex and in base64."""
 
 
 class _HexCache(dict[object, str | None]):
@@ -40,13 +42,16 @@ def to_hex(value: object, size: int) -> str | None:
 
 
 def all_to_hex(values: Sequence[object], size: int) -> list[str | None]:
-    """Convert many ids like `to_hex`."""
+    """Convert each id as `to_hex` does."""
     converted = _convert_task_ids(values) if size == TASK else None
     return converted or list(map(_caches[size].__getitem__, values))
 
 
 def _convert_task_ids(values: Sequence[object]) -> list[str | None] | None:
-    """Decode base64 task ids in one call, because they rarely repeat and have no padding; None if one is unusual."""
+    """Decode base64 task ids in one call, because they rarely repeat and have no padding.
+
+    Return None if one of them is nil or not such an id.
+    """
     try:
         if set(map(len, values)) != {_TASK_BASE64_LENGTH}:  # type: ignore[arg-type]
             return None

@@ -1,4 +1,4 @@
-"""Structured logging: one JSON line per event on standard error."""
+"""Structured logging: one JSON line per log record on standard error."""
 
 import logging
 import sys
@@ -26,7 +26,10 @@ class JsonFormatter(logging.Formatter):
 
 
 def _is_field(name: str) -> bool:
-    """Return True for fields of `extra=`. Ray adds private attributes to all records of a process that imports it."""
+    """Return whether an attribute of a log record is a field of `extra=`.
+
+    Private attributes are not, because Ray adds some to all records of a process that imports it.
+    """
     return name not in _STANDARD_ATTRIBUTES and not name.startswith("_")
 
 

@@ -203,7 +203,7 @@ def _tls_context(path: Path, cluster: dict[str, Any], user: dict[str, Any]) -> s
 
 
 def _read_data(config: Path, section: dict[str, Any], name: str) -> bytes:
-    """Read a value that is inline (`…-data`) or in a file relative to the kubeconfig."""
+    """Read a value that is inline (`…-data`), or in a file whose path is relative to the kubeconfig."""
     if section.get(f"{name}-data"):
         return base64.b64decode(section[f"{name}-data"])
     return (config.parent / section[name]).read_bytes() if section.get(name) else b""

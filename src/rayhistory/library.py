@@ -65,7 +65,7 @@ async def open_server(url: str, token: str) -> AsyncIterator[httpx.AsyncClient]:
 async def open_store_application(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
     """Run the server's application in this process, so that a store and a server give the same results.
 
-    Links are those of `rayhistory serve` on this machine.
+    Links in its responses lead to the address at which `rayhistory serve` listens on this machine.
     """
     from rayhistory.server.app import create_app  # noqa: PLC0415
 

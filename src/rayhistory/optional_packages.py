@@ -1,4 +1,4 @@
-"""Packages that our libraries would import only because they are installed."""
+"""Prevent the import of installed packages that the project does not use."""
 
 import sys
 
@@ -6,6 +6,6 @@ import sys
 def skip_pandas() -> None:
     """Keep DuckDB from importing pandas, which we do not use. The import takes half a second.
 
-    Only our programs call this. In a user's process, pandas belongs to the user.
+    Only the programs of this project call this. A user's own process may need pandas.
     """
     sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]

@@ -12,7 +12,10 @@ Version = tuple[int, int]
 
 MIN_RAY_VERSION: Version = (2, 49)
 ALL_SPANS_SINCE: Version = (2, 55)
-"""Before, Ray exports only the last profile span of a task in each second."""
+"""The first version of Ray that exports all profile spans.
+
+Earlier ones export only the last span of a task in each second.
+"""
 _CURRENT: Version = (9999, 0)
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.\d+)*(?:[.+-]?[a-z].*)?", re.IGNORECASE)
@@ -76,7 +79,7 @@ def system_config(ray_version: str = "2.60.0") -> dict[str, bool]:
 
 
 def exposable_event_types(version: Version) -> str:
-    """Return `ALL` from Ray 2.54 on. Earlier versions do not know `ALL`, so all types are listed."""
+    """Return Ray's setting for the types of exported events: `ALL`, or before Ray 2.54, a list of all types."""
     if version >= (2, 54):
         return "ALL"
     return ",".join(name for name, (since, until) in _EVENT_TYPES.items() if since <= version < until)
@@ -89,7 +92,7 @@ def known_version(text: str | None) -> Version | None:
 
 
 def is_before(text: str | None, version: Version) -> bool:
-    """Return True if the version that a cluster reported is older than another. An unknown one counts as the newest."""
+    """Return whether a cluster reported a version older than `version`. An unknown version counts as the newest."""
     known = known_version(text)
     return known is not None and known < version
 

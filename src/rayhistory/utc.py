@@ -8,7 +8,7 @@ _BASIC_DATE_DIGITS = 8
 
 
 MAX_CLOCK_SKEW_S = 600.0
-"""How far a node's clock may be ahead of the store's. Later times are ignored."""
+"""Maximum difference by which a node's clock may be ahead of the store's clock. Later times are ignored."""
 
 
 def parse_utc_ms(text: str) -> int:

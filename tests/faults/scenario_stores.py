@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+from botocore.config import Config
 
 from faults.store_faults import FaultyRelay, StoreFaultFile, faulty_relay
 from support.store_servers.moto import moto
 
 BUCKET = "scenarios"
 _CREDENTIALS: dict[str, Any] = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+_NO_PROXIES = Config(proxies={})
+"""Otherwise boto3 reads all variables of the environment, which pytest changes meanwhile in another thread."""
 
 
 class DirectoryStore:
@@ -52,7 +55,9 @@ class RelayedBucket:
         self._copy = home / "copy"
         self._relay = relay
         self._injected_before, self._requests_before = Counter(relay.injected), relay.requests
-        self._client = boto3.client("s3", endpoint_url=upstream, region_name="us-east-1", **_CREDENTIALS)
+        self._client = boto3.client(
+            "s3", endpoint_url=upstream, region_name="us-east-1", config=_NO_PROXIES, **_CREDENTIALS
+        )
         self._etags: dict[str, str] = {}
         self.inject, self.clear = relay.inject, relay.clear
         self.environment = {
@@ -70,22 +75,29 @@ class RelayedBucket:
 
     def local_copy(self) -> Path:
         """Return a directory with all objects. Downloads only changed objects."""
+        self._copy.mkdir(exist_ok=True)
+        while not self._copy_objects():
+            pass  # otherwise, the copy could have the manifest of an index, and not its files
+        return self._copy
+
+    def _copy_objects(self) -> bool:
+        """Make the copy equal to a listing; False if an object was deleted after the listing."""
         found: dict[str, str] = {}
         for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"{self._prefix}/"):
             found |= {each["Key"]: each["ETag"] for each in page.get("Contents", [])}
         for key in self._etags.keys() - found.keys():
             self._path(key).unlink()
-        for key, etag in list(found.items()):
+            del self._etags[key]
+        for key, etag in found.items():
             if self._etags.get(key) != etag:
                 path = self._path(key)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 try:
                     path.write_bytes(self._client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
-                except self._client.exceptions.NoSuchKey:  # deleted after the listing
-                    del found[key]
-        self._etags = found
-        self._copy.mkdir(exist_ok=True)
-        return self._copy
+                except self._client.exceptions.NoSuchKey:
+                    return False
+                self._etags[key] = etag
+        return True
 
     def remove(self, name: str) -> None:
         """Delete all objects of that name."""

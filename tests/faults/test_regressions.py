@@ -1,4 +1,4 @@
-"""One test for each defect that fault schedules and reviews found. CHANGELOG.md lists them."""
+"""One test for each defect that fault schedules and reviews found."""
 
 import asyncio
 import dataclasses

@@ -12,8 +12,8 @@ from rayhistory.collector.metrics.scrape import Scrape, parse_series
 from rayhistory.events import dashboard_responses, export_files, state_api
 from rayhistory.events.event_decoder import EventDecoder
 from rayhistory.events.event_logs import add_log_lines
-from rayhistory.events.merged_tables import TABLES_BY_NAME
 from rayhistory.events.row_buffer import RowBuffer
+from rayhistory.events.table_columns import TABLES_BY_NAME
 from rayhistory.index.fold.decompression import decompressor_for
 from rayhistory.index.fold.partial_files import arrow_batch
 from rayhistory.sessions.ref import is_safe_component, is_session_name

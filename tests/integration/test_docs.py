@@ -29,6 +29,10 @@ FILES = {
     "worker-1e88e9b1f2a340e650ab6346b26e9710901cf3358eebda264c8f8191-01000000-16526.err": b"error\n",
 }
 
+RESTARTED_ACTOR = "52297792c799d4f52f1fb4a701000000"
+IDS = {"TASK_ID": "c2668a65bda616c1ffffffffffffffffffffffff01000000", "ACTOR_ID": RESTARTED_ACTOR}
+"""Ids of the recorded sample, for the placeholders of the examples."""
+
 SAMPLED_MS = 1_794_770_300_000
 """A time while the sample session ran."""
 
@@ -57,6 +61,8 @@ def server(directory: Path) -> Iterator[str]:
 @pytest.mark.parametrize("command", [*commands("reference/api.md", "curl"), *commands("how-to/logs.md", "curl")])
 def test_documented_requests_succeed(server: str, command: str, tmp_path: Path) -> None:
     here = command.replace("http://localhost:8080", server).replace("/demo/", f"/{REF.cluster}/")
+    for placeholder, id_ in IDS.items():
+        here = here.replace(placeholder, id_)
     assert here != command
     clean = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     argv = ["curl", "--fail-with-body", "--silent", "--show-error", *shlex.split(here)[1:]]
@@ -89,7 +95,9 @@ def test_documented_commands_succeed(
     command: str, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    argv = shlex.split(command.replace("default/my-cluster", REF.path).replace("my-job", "sub-ok"))
+    argv = shlex.split(
+        command.replace("default/my-cluster", REF.path).replace("my-job", "sub-ok").replace("Trainer", RESTARTED_ACTOR)
+    )
     done = Command(directory, monkeypatch, capfd)(*argv[1:])
     assert done.code == 0, done.err
     assert done.out or list(tmp_path.iterdir())
@@ -112,7 +120,7 @@ def test_tests_named_in_documents_exist() -> None:
     tests = "".join(path.read_text() for path in DOCS.parent.joinpath("tests").rglob("test_*.py"))
     there = set(re.findall(r"^ *(?:async )?def (test_\w+)\(", tests, re.MULTILINE))
     named = [name for path in PAGES for name in re.findall(r"`((?:test_|…_)[a-z0-9_]+)`", path.read_text())]
-    assert len(named) > 10
+    assert named
     assert [name for name in named if not any(each.endswith(name.lstrip("…")) for each in there)] == []
 
 

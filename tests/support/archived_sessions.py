@@ -159,7 +159,7 @@ def session_objects(
 ) -> dict[str, bytes]:
     """Return objects under every prefix of a session: all of KubeRay's layouts and, with `ours`, our own trees.
 
-    Its records say when a store first had them, as those of a copy do.
+    The start and end records contain the time when a store first had them, as records of a copy do.
     """
     history = layout.history_prefix(ref)
     keys = {

@@ -5,7 +5,7 @@ from typing import Any
 
 import duckdb
 
-from rayhistory.events.merged_tables import TASK_STATES, TASK_TABLES, state_column
+from rayhistory.events.table_columns import TASK_STATES, TASK_TABLES, state_column
 from rayhistory.index.fold.part_tables import PartFile, merged_rows_sql
 from rayhistory.index.fold.served_tables import TASK_END_TABLES, merged_table_name, served_sql
 from rayhistory.index.fold.served_tasks import AS_OF_COLUMNS, DRIVER_JOBS_AS_OF, WORKERS_AS_OF
@@ -21,7 +21,7 @@ _TIMES = {
     **{name: name for name in ("paused_ns", "resumed_ns", *_STATES)},
     **dict.fromkeys(("error_type", "error_message", "error_ns"), "error_ns"),
 }
-"""The columns of updates that a point in time hides, and the time from which each is visible."""
+"""For each column of `task_updates` that a point in time may hide: the column with the time when it became known."""
 _CUT = ", ".join(f"if({ns} <= {{t}}, {name}, NULL) AS {name}" for name, ns in _TIMES.items())
 _SPANS = '[{"eventName": "VARCHAR", "startTime": "VARCHAR", "endTime": "VARCHAR", "extraData": "VARCHAR"}]'
 _QUERIES = {

@@ -1,6 +1,6 @@
-"""A small real product for tests: how many tasks each function has, extended by what is new.
+"""A small real product for tests: the number of tasks of each function. Later builds reuse a file of the first one.
 
-`COUNTED_NAMES` behaves well. The others are what a bad release could ship.
+`COUNTED_NAMES` behaves well. The other products fail, exceed a limit, need much memory, or have a new version.
 """
 
 import json
@@ -54,7 +54,7 @@ class Talkative(CountedNames):
 
 
 class Large(CountedNames):
-    """Takes much memory, and gives it back."""
+    """Needs much memory during a build, and frees it before the end."""
 
     def build(self, context: ProductContext) -> BuiltProduct:
         bytearray(LARGE_PEAK_BYTES)[::4096] = b"x" * (LARGE_PEAK_BYTES // 4096)

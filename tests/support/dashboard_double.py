@@ -30,7 +30,7 @@ class FakeDashboard:
 
 @contextmanager
 def run_dashboard(token: str = "") -> Iterator[FakeDashboard]:
-    """Run a dashboard; with a token, it requires that."""
+    """Run a dashboard. If a token is given, requests without this token are refused."""
     dashboard = FakeDashboard()
     active_threads: set[int] = set()
 

@@ -36,7 +36,7 @@ NODE = "d74e93bbb0bb3d213b18dc894f53711ffbaf4e270e8c2d5dde2f15f2"
 END = Closing(1_794_770_600_000_000_000, clean=True)
 RECORDED = [json.loads(line) for line in (DATA / "ray-2.60/events.jsonl").read_text().splitlines()]
 RECORDED_LOSSES = 2
-"""Tasks without a definition."""
+"""Number of gaps of the recorded session: its tasks without a definition."""
 
 Tables = dict[str, list[tuple[Any, ...]]]
 
@@ -152,7 +152,7 @@ def served_tables(manifest: Manifest) -> list[str]:
 
 
 def tables(directory: Path, manifest: Manifest, task_columns: str = "*") -> Tables:
-    """Read the served tables, without gaps in single objects."""
+    """Read the served tables. Gaps of single objects are left out, gaps of the whole session are not."""
     found = {
         name: read_rows(source_of(directory, manifest, name), task_columns if name == "tasks" else "*")
         for name in served_tables(manifest)
@@ -168,7 +168,7 @@ def tables_as_of(directory: Path, manifest: Manifest, ns: int, task_columns: str
 
 
 def build_as_of(directory: Path, manifest: Manifest, ns: int, names: list[str], task_columns: str = "*") -> Tables:
-    """Read some tables as of a point in time: those of tasks from a view, others as a process writes them."""
+    """Read some tables as of a point in time: tables of tasks from views, others from files that a process wrote."""
     found = {
         name: read_rows(as_of_source(directory, manifest, ns, name), task_columns if name == "tasks" else "*")
         for name in names

@@ -97,7 +97,7 @@ def generated(
 def fleet(
     sessions: int, *, jobs: int = 50, days: int = 30, seed: int = 1, functions: int = 8
 ) -> Iterable[StoredSummary]:
-    """Yield the runs of many jobs over some days, of which one in ten fails."""
+    """Yield the runs of many jobs over some days. About one run in ten fails."""
     chance = random.Random(seed)
     for number in range(sessions):
         name = f"job-{number % jobs:03d}"
@@ -130,7 +130,7 @@ async def identities(table: RunTable) -> set[tuple[str, str, str]]:
 
 
 def store_runs(settings: Settings, stored: list[StoredSummary]) -> None:
-    """Announce summaries, and make their sessions exist."""
+    """Put summaries into the inbox, and write the metadata keys that make their sessions visible."""
 
     async def work() -> None:
         store = open_store(settings, writable=True)

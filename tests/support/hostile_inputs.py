@@ -1,4 +1,4 @@
-"""Hostile input: path traversal, header injection and malformed requests, and clients that send them unchanged."""
+"""Hostile input (path traversal, header injection, malformed requests), and clients that send it unchanged."""
 
 import http.client
 import re

@@ -1,6 +1,6 @@
-"""A double of the Kubernetes API with the few calls that the server makes; it can be slow, broken or expire watches.
+"""A double of the Kubernetes API with the few calls that the server makes. It can be slow or broken, or end watches.
 
-`tests/kubernetes` runs the same against a real API server.
+`tests/kubernetes` tests the same calls against a real API server.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class KubernetesDouble:
         self.watches = 0
         self.lists = 0
         self.expire_next_watch = False
-        """The next watch fails with 410, as if its resource version were too old."""
+        """If True, the next watch fails with 410, as if its resource version were too old."""
         self._version = 1
         self._events: list[tuple[int, str, dict[str, Any]]] = []
         self._generation = 0

@@ -67,7 +67,7 @@ class ControlPlane:
     programs: Path
 
     def run(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Run kubectl, and return its result, also of a failure."""
+        """Run kubectl, and return its result even if it failed."""
         command: list[str | Path] = [self.programs / "kubectl", f"--kubeconfig={self.kubeconfig}", *arguments]
         return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
 

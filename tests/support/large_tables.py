@@ -22,7 +22,7 @@ _EMPTY_ROWS = {
 
 
 def store_large_tables(directory: Path, rows: int, events: int) -> None:
-    """Write the session to the store of the directory: `events` events, and `rows` rows in other tables but tasks."""
+    """Write the session to a store. Tables of events get `events` rows; others, except those of tasks, get `rows`."""
     store_indexed_sample(settings_for(directory))
     (path,) = (directory / "store" / _LAYOUT.index_prefix(REF)).glob("manifest-*.json")
     manifest = json.loads(path.read_bytes())

@@ -7,7 +7,7 @@ NODE_A, NODE_B = "a" * 56, "b" * 56
 
 
 class MemoryLogs:
-    """Files by node and path. Each was stored in one piece at `stored_ms`, or at the given points."""
+    """Log files by node and path. Each was stored at `stored_ms` in one piece, unless `points` has its flushes."""
 
     def __init__(self, files: dict[tuple[str, str], bytes], stored_ms: int = 1_794_000_000_000) -> None:
         self.contents = files

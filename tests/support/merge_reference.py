@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from rayhistory.events.merged_tables import Rule, Table
+from rayhistory.events.table_columns import Rule, Table
 
 Row = tuple[object, ...]
 

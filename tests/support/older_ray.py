@@ -19,7 +19,7 @@ def export_no_log_info(event: dict[str, Any]) -> None:
 
 
 def export_ends_only(event: dict[str, Any]) -> None:
-    """Export what Ray 2.55 to 2.57 did if start and end went together: all fields, and only the ends are set."""
+    """Export what Ray 2.55 to 2.57 did if it sent start and end together: all fields, but only the ends are set."""
     info = event.get("taskLifecycleEvent", {}).get("taskLogInfo")
     if info and "stdoutEnd" in info:
         info |= {"stdoutFile": "", "stderrFile": "", "stdoutStart": "0", "stderrStart": "0"}

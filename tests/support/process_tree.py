@@ -1,4 +1,4 @@
-"""The children of a process while something happens: how many at once, and how much memory."""
+"""Watch a process and its children: the highest number of children, and the highest memory use."""
 
 import threading
 from pathlib import Path
@@ -8,7 +8,7 @@ _INTERVAL_S = 0.05
 
 
 def children_of(pid: int, command: str = "") -> list[int]:
-    """Return the children of a process whose command line contains a text."""
+    """Return those children of a process whose own command line contains `command`."""
     lists = Path(f"/proc/{pid}/task").glob("*/children")
     children = [int(child) for listed in lists for child in _read(listed).split()]
     return [child for child in children if command in _read(Path(f"/proc/{child}/cmdline")).replace("\0", " ")]
@@ -29,7 +29,7 @@ class ProcessWatch:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.most_children = 0
         self.most_memory = 0
-        """Of the process and all its children together."""
+        """Highest memory use, in bytes, of the process and all its children together."""
         self.most_memory_of_a_child = 0
 
     def __enter__(self) -> Self:

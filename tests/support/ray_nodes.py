@@ -74,7 +74,7 @@ class Node:
         return (self.temp / "session_latest").resolve().name
 
     def printed_before(self, timestamp: float) -> set[str]:
-        """Return the tasks that have printed their name by then, from the log files on the node's disk."""
+        """Return the tasks that printed their name before `timestamp`, from the log files on the node's disk."""
         text = "".join(path.read_text() for path in self.temp.glob("session_latest/logs/worker-*.out"))
         found = re.findall(r"(?:ran|called) (\S+) ([0-9.]+)\n", text)
         return {name for name, at in found if float(at) < timestamp}

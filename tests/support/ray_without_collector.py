@@ -11,10 +11,11 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from rayhistory.cli.local_ray import sample_job, subreaper
+from rayhistory.cli.local_ray import subreaper
 from rayhistory.cli.local_ray.job_client import JobClient
 from rayhistory.cli.local_ray.ports import ReservedPorts
 from rayhistory.cli.local_ray.ray_head import find_ray
+from support.paths import SAMPLE_JOB
 
 EXPORT_FILES = {"RAY_enable_export_api_write": "1"}
 """Makes Ray write export files."""
@@ -74,7 +75,7 @@ async def ray_without_collector(
 
 
 async def run_sample_job(ray: RunningRay, submission: str = "sample-job") -> None:
-    await ray.jobs.submit([sys.executable, sample_job.__file__], submission, {}, {"team": "training"})
+    await ray.jobs.submit([sys.executable, str(SAMPLE_JOB)], submission, {}, {"team": "training"})
     assert (await ray.jobs.wait(submission))["status"] == "SUCCEEDED"
 
 

@@ -99,7 +99,7 @@ async def _index(settings: Settings) -> None:
 
 
 def store_only_node(settings: Settings) -> None:
-    """Store only the events of the node, so that the session has no loss: Ray reports no end of a node."""
+    """Store only the events of the node. Such a session has no loss, because a node without an end is none."""
     store_sample(settings)
     for responses in Path(settings.local_storage_dir).rglob("snapshots/**/*.jsonl*"):  # they name jobs
         responses.unlink()

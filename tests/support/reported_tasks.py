@@ -6,7 +6,7 @@ import httpx
 
 TASKS = "/api/v0/tasks?detail=1&limit=10000"
 _QUIET_S = 3.0
-"""Workers report every second, and later on a busy machine."""
+"""Seconds without a change. Workers report every second, but less often on a busy machine."""
 
 
 async def wait_until_reported(dashboard: str) -> None:
@@ -19,6 +19,6 @@ async def wait_until_reported(dashboard: str) -> None:
 
 
 def lacks_last_report(task: dict, live_workers: dict) -> bool:  # type: ignore[type-arg]
-    """Return True if the worker of a task was killed: what it had not reported in its last second is not listed."""
+    """Return True if the worker of a task is dead, so that the list may lack what the task did in its last second."""
     worker = live_workers.get(task["worker_id"])
     return worker is None or not worker["is_alive"]

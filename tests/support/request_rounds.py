@@ -10,7 +10,7 @@ from rayhistory.storage.store import Listing, ObjectInfo
 
 T = TypeVar("T")
 _LATENCY_S = 0.02
-"""Long enough that requests overlap which do not wait for each other."""
+"""Duration of a request in seconds. It is so long that requests overlap unless one waits for the other."""
 
 
 class RoundsStore(LocalStore):
@@ -19,7 +19,7 @@ class RoundsStore(LocalStore):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.rounds = 0
-        """The requests in sequence since the last reset."""
+        """Number of rounds since the last reset."""
         self.requests: list[tuple[int, str]] = []
         """The round and the key or prefix of each request."""
         self.most_in_flight = 0

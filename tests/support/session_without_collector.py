@@ -25,14 +25,14 @@ LOG = "job-driver-sample-job.log"
 
 
 class UncollectedSession(msgspec.Struct):
-    """`directory` has `disk/session_…`, and `store` with a snapshot of the running cluster."""
+    """A session on disk (`disk/session_…` in `directory`), and a snapshot of its running cluster (`store`)."""
 
     directory: Path
     live: dict[str, Any]
     snapshot_output: str
     log: str
     import_error: str
-    """The error of an import while Ray was running."""
+    """The error of `rayhistory import-dir` while Ray was running."""
 
     @classmethod
     def load(cls, directory: Path) -> Self:

@@ -93,4 +93,4 @@ EVENTS = [
     node_event("ALIVE", 0), node_event("DEAD", -100, deathInfo={"reason": "UNEXPECTED_TERMINATION"}),
     placed_task(0, 0), placed_task(1, 1), task_event(3, "RUNNING", workerPid=7),
 ]  # fmt: skip
-"""Everything at once, for the laws of the merge."""
+"""Events of all these kinds in one list, to test that the merge does not depend on order or repetition."""

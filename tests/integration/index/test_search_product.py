@@ -9,7 +9,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from rayhistory.index.products.product_manifest import read_latest_product
-from rayhistory.search.search_product import PRODUCT
+from rayhistory.search.postings import MAX_UNITS
+from rayhistory.search.search_product import PRODUCT, has_too_many_shards
 from rayhistory.server.app import create_app
 from rayhistory.sessions import Layout
 from rayhistory.settings import Settings
@@ -86,3 +87,11 @@ def test_log_lines_without_new_events_are_indexed_after_a_search(settings: Setti
     grown.write_bytes(b"one more line\n" * 2_000_000)
     search(settings, "needle")
     assert search(settings, "needle")["scanned_bytes"] == 0
+
+
+def test_shards_of_a_large_session_are_not_built_again_by_an_extension() -> None:
+    full = 30
+    assert not has_too_many_shards(full, full * MAX_UNITS)
+    assert not has_too_many_shards(24, 24)
+    assert has_too_many_shards(25, 25)
+    assert has_too_many_shards(8 * full + 1, full * MAX_UNITS)

@@ -99,7 +99,7 @@ class FaultyServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def plan(self, *faults: Fault, always: Fault | None = None, method: str = "") -> None:
-        """Set the faults of the next requests, in order, and of all later ones; of one method only if given."""
+        """Set one fault for each of the next requests, and `always` for all later ones. `method` selects requests."""
         with self._lock:
             self._faults, self._always = list(faults), always
             self._matches = lambda requested, path: method in ("", requested)

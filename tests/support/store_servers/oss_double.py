@@ -77,7 +77,7 @@ class OssBucket(Bucket):
             super()._dispatch(objects)
 
     def _delete_multiple(self, objects: dict[str, StoredObject]) -> None:
-        """DeleteMultipleObjects: at most 1,000 keys, with a digest of the body; in quiet mode without a response."""
+        """Delete up to 1,000 keys (DeleteMultipleObjects). The request needs a digest of its body and quiet mode."""
         digest = b64encode(hashlib.md5(self.body, usedforsecurity=False).digest()).decode()
         if self.headers.get("content-md5") != digest:
             raise ErrorReply(400, "InvalidDigest")
