@@ -13,7 +13,7 @@ import duckdb
 import msgspec
 
 from rayhistory.errors import StoreError, StoreUnavailable
-from rayhistory.index.fold import compaction
+from rayhistory.index.fold import part_compaction
 from rayhistory.index.fold.fold_process import FoldJob, fold
 from rayhistory.sessions.records import Closing
 from rayhistory.storage.local import LocalStore
@@ -73,7 +73,7 @@ class _Faults:
 def run_fold(data: bytes) -> None:
     """Run the plan in this process."""
     plan = msgspec.json.decode(data, type=FoldPlan)
-    compaction.FAN_IN = FAN_IN
+    part_compaction.FAN_IN = FAN_IN
     _Faults(plan).install()
     if plan.dies_after_s:
         signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))

@@ -53,6 +53,16 @@ def test_files_of_the_examples_exist_or_are_created() -> None:
     assert {name.rpartition("/")[2] for name in missing} == created
 
 
+def test_constants_that_the_text_names_exist() -> None:
+    named = set(
+        re.findall(r"`(_?[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|_[A-Z]+)`", re.sub(r"```.*?```", "", GUIDE, flags=re.DOTALL))
+    )
+    code = "\n".join(path.read_text() for folder in ("src", "tests", "tools") for path in (ROOT / folder).rglob("*.py"))
+    words = set(re.findall(r"\w+", code))
+    assert "_DEFINITION_COLUMNS" in named
+    assert named - words == {"NODE_DRAIN_EVENT", "RAYHISTORY_MAX_ZONES"}  # the examples add them
+
+
 def test_job_of_the_tutorial_is_an_example() -> None:
     tutorial = (DOCS / "tutorial/first-session.md").read_text()
     job = re.search(r"```python\n(.*?)```", tutorial, re.DOTALL)

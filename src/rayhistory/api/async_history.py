@@ -76,7 +76,10 @@ class AsyncHistory:
         return rows[:limit], total
 
     async def sessions(self, **filters: str) -> RowList:
-        """Return the sessions, newest first. Filters: q, namespace, state, owner, since, from, to, sort."""
+        """Return the sessions, newest first.
+
+        Filters: q, namespace, cluster, state, failed, owner, since, from_, to, sort.
+        """
         return RowList([row async for page in self._pages("/api/history/sessions", filters) for row in page.sessions])
 
     async def session(self, name: str = "") -> "AsyncSession":
@@ -99,7 +102,8 @@ class AsyncHistory:
         return RowList([row async for page in self._pages("/api/history/runs", filters) for row in page.runs])
 
     async def _pages(self, path: str, params: Params) -> AsyncIterator[Page]:
-        """Yield a page and all following pages."""
+        """Yield a page and all following pages. `from_` stands for `from`, which is a keyword of Python."""
+        params = {name.rstrip("_"): value for name, value in params.items()}
         while path:
             page = await self._client.json(path, Page, params)
             yield page

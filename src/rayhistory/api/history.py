@@ -44,7 +44,10 @@ class History:
         self._loop.stop()
 
     def sessions(self, **filters: str) -> RowList:
-        """Return the sessions, newest first. Filters: q, namespace, state, owner, since, from, to, sort."""
+        """Return the sessions, newest first.
+
+        Filters: q, namespace, cluster, state, failed, owner, since, from_, to, sort.
+        """
         return self._loop.run(self._history.sessions(**filters))
 
     def session(self, name: str = "") -> "Session":

@@ -230,7 +230,9 @@ class SessionCopy:
         """
         created_ns = stream.name.partition(".")[0]
         if not (created_ns.isdecimal() and len(created_ns) <= 20):
-            raise StoreError(f"{self._ref.path}: unexpected event stream {stream.name!r} in a pack")
+            raise StoreError(
+                f"{self._ref.path}: damaged pack: its event stream {stream.name!r} is not named after a time"
+            )
         with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
             directory = PrivateDirectory(Path(folder))
             segment = Segment(directory, f"{created_ns}.wal", self._ref.session, int(created_ns), node)

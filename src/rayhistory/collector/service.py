@@ -313,7 +313,7 @@ class Collector:
                     spool.to_seal.setdefault(session, node)
                     raise
                 await spool.mark_sealed(session)
-                log.info("all data of an ended session is uploaded", extra={"session": session})
+                log.info("all events of an ended session are uploaded", extra={"session": session})
 
     async def _has_ended(self, session: str) -> bool:
         return await asyncio.to_thread(session_state, self._root, session) is RayletState.GONE

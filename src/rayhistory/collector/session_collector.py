@@ -252,7 +252,8 @@ class SessionCollector:
                 await cancel_all([self._heartbeat])
             await self._record.end(reason, ended_ms)
         log.info(
-            "collector closed the session", extra={"session": session, "reason": reason, "not_uploaded": unshipped}
+            "collector finished recording the session",
+            extra={"session": session, "reason": reason, "not_uploaded": unshipped},
         )
 
     async def _unshipped(self) -> list[str]:

@@ -221,7 +221,7 @@ def parse_pack_name(name: str) -> PackName | None:
 
 
 def is_pack(name: str) -> bool:
-    """Return whether a name is a valid pack name below a node's prefix. Names in directories are untrusted."""
+    """Return whether a name is a valid pack name below a node's prefix. A pack directory can contain any name."""
     pack = parse_pack_name(name)
     return pack is not None and pack.end_size <= min(pack.size, MAX_DIRECTORY_BYTES) and name == pack_name(*pack)
 

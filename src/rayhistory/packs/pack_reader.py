@@ -100,7 +100,7 @@ class PackReader:
 
     @property
     def damaged(self) -> int:
-        """Number of packs, directories and frames that could not be read."""
+        """Number of packs, pack directories and frames that could not be read."""
         return self._directories.damaged
 
     def memory_bytes(self) -> int:

@@ -158,7 +158,7 @@ def token_key(token: bytes) -> int:
 
 
 def id_part_keys(digits: bytes) -> list[int]:
-    """Return the keys that every id with this substring has. Empty if the substring is too short."""
+    """Return the token keys of every id that contains these digits; none if there are too few digits."""
     if len(digits) < MIN_ID_DIGITS:
         return []
     data = np.frombuffer(digits + PADDING, np.uint8)

@@ -35,7 +35,7 @@ from rayhistory.search.search_index import ShardCache
 from rayhistory.server import kuberay, mcp_endpoint
 from rayhistory.server.api_routes import SESSION_ROUTES
 from rayhistory.server.frontend import Frontends
-from rayhistory.server.history_api import cluster_list, sessions_endpoint
+from rayhistory.server.history_api import cluster_list, session_list_routes
 from rayhistory.server.history_api.session_listing import SessionListing
 from rayhistory.server.history_api.sql_queries import SqlService
 from rayhistory.server.http.admission import Admission
@@ -154,7 +154,7 @@ def _routes(session: LiveRouter) -> list[BaseRoute]:
     return [
         *health.ROUTES,
         *home_page.ROUTES,
-        *sessions_endpoint.ROUTES,
+        *session_list_routes.ROUTES,
         *all_sessions_search.ROUTES,
         *search_page.ROUTES,
         *compare_routes.ROUTES,

@@ -1,4 +1,8 @@
-"""The catalog: all sessions of a store. States come from listings alone; records are read when they are needed."""
+"""The catalog: all sessions of a store.
+
+Their states come from listings and, for sessions that only KubeRay recorded, from Kubernetes. Records are read when
+they are needed.
+"""
 
 import asyncio
 import time

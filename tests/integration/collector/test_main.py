@@ -110,7 +110,7 @@ def test_log_and_end_of_the_session_name_the_signal(home: Path, ray: FakeRay, nu
         assert collector.process.wait(20) == 0
     events = {line["event"]: line for line in collector.log()}
     assert f"{number.name} received, accepting events until Ray exits" in events
-    assert events["collector closed the session"]["reason"] == f"collector received {number.name}"
+    assert events["collector finished recording the session"]["reason"] == f"collector received {number.name}"
 
 
 def test_second_signal_shuts_down_fast(home: Path, ray: FakeRay) -> None:

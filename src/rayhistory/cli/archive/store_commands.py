@@ -15,7 +15,7 @@ from rayhistory.cli.session_store import SessionStore, open_session_store
 from rayhistory.errors import RayHistoryError
 from rayhistory.index.overlay import index_store
 from rayhistory.index.service.builder import IndexBuilder
-from rayhistory.logs.session_compaction import compact_session
+from rayhistory.logs.session_pack_compaction import compact_session
 from rayhistory.server.products import PRODUCTS
 from rayhistory.sessions.catalog import CatalogEntry
 from rayhistory.settings import Settings, parse_positive

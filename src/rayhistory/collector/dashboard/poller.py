@@ -172,11 +172,13 @@ class DashboardPoller:
         try:
             async with self._dashboard.open_response(poll.request) as body:
                 self._update_schedule(poll.uri, body)
+                stored = True
                 if poll.uri == TASK_SPANS:
                     await self._store_spans(body)
                 else:
-                    await self._store(poll, body, final=final)
-                self._schedule.succeeded(poll, time.monotonic(), len(body))
+                    stored = await self._store(poll, body, final=final)
+                note = self._schedule.succeeded if stored else self._schedule.failed
+                note(poll, time.monotonic(), len(body))
         except DashboardError as failure:
             self._report_failure(poll.uri, failure)
             self._schedule.failed(poll, time.monotonic(), failure.size)
@@ -208,7 +210,8 @@ class DashboardPoller:
                 extra={"uri": uri, "address": self._dashboard.address, "reason": reason},
             )
 
-    async def _store(self, poll: Poll, body: bytes, *, final: bool) -> None:
+    async def _store(self, poll: Poll, body: bytes, *, final: bool) -> bool:
+        """Store a response if it has changed; return False if the object that KubeRay reads could not be written."""
         uri, digest = poll.uri, response_digest(body)
         if self._spooled_digests.get(uri) != digest and await self._append(uri, body):
             self._spooled_digests[uri] = digest
@@ -218,11 +221,13 @@ class DashboardPoller:
             except StoreError as error:
                 self._telemetry.upload_retries.labels("endpoints").inc()
                 log.warning(
-                    "dashboard response upload failed, retrying at the next poll",
+                    "cannot write KubeRay's copy of a dashboard response, "
+                    + ("giving up at session end" if final else "polling again soon"),
                     extra={"uri": uri, "reason": str(error)},
                 )
-            else:
-                self._endpoint_digests[uri] = digest
+                return False
+            self._endpoint_digests[uri] = digest
+        return True
 
     async def _store_spans(self, body: bytes) -> None:
         """Store the spans that earlier lists did not have: a list has thousands of tasks, and few of them are new."""

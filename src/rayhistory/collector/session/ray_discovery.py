@@ -138,7 +138,7 @@ def raylet_state(directory: Path) -> RayletState:
     """Check whether the raylet is alive, without connecting to its socket, because the raylet logs each connection.
 
     A datagram socket cannot connect to a stream socket, but the error tells whether a process listens. If the check is
-    not permitted (Ray runs as another user), the raylet counts as active while its logs grow.
+    not permitted (Ray runs as another user), the raylet counts as active while any log of the session grows.
     """
     path = directory / "sockets" / "raylet"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
@@ -178,7 +178,7 @@ def last_log_write_ms(directory: Path, now_ms: int) -> int | None:
 def _log_probe_failure(directory: str, reason: str) -> None:
     """Log the failure to probe a raylet, once per reason."""
     log.warning(
-        "cannot connect to the raylet socket, using raylet log activity to detect whether Ray runs",
+        "cannot connect to the raylet socket, using recent writes to the session's logs to detect whether Ray runs",
         extra={"directory": directory, "reason": reason},
     )
 
@@ -223,7 +223,10 @@ def metrics_port(directory: Path, node: str) -> int | None:
 
 
 def _port_before_ray_2_54(ports_by_node: bytes) -> object:
-    """Return the port of the first node in the file. All nodes of a host share the file, but a pod has one node."""
+    """Return the metrics port of the first node in `ports_by_node.json`.
+
+    The file lists all nodes of a host. A pod has only one.
+    """
     try:
         nodes = msgspec.json.decode(ports_by_node, type=dict[str, dict[str, object]])
     except (msgspec.MsgspecError, UnicodeDecodeError):

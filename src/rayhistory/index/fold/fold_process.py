@@ -28,9 +28,9 @@ from rayhistory.index.batch_ranges import join_ranges
 from rayhistory.index.child_process import start_work, write_report
 from rayhistory.index.cores import available_cores
 from rayhistory.index.fold.build import PREVIOUS_FOLDER, BuiltTables, FoldInputs, Report, build
-from rayhistory.index.fold.compaction import choose_parts, compact, parts_after
 from rayhistory.index.fold.earlier_rows import EarlierRows
 from rayhistory.index.fold.parallel_decode import DecodeStats, DecodeWork, decode_all, start_pool
+from rayhistory.index.fold.part_compaction import choose_parts, compact, parts_after
 from rayhistory.index.fold.part_tables import key_hash
 from rayhistory.index.fold.partial_files import TYPICAL_ROW_BYTES
 from rayhistory.index.fold.partitions import Partitions

@@ -69,10 +69,7 @@ class FoldWorker:
             report = msgspec.json.decode(line, type=FoldReport)
             if not report.warning:
                 return report
-            log.warning(
-                "index process logged a warning",
-                extra={"session": self._session, "warning": report.warning, "reason": report.reason},
-            )
+            log.warning("index process: %s", report.warning, extra={"session": self._session, "reason": report.reason})
         raise WorkerDied((await self._stderr).decode(errors="replace"))
 
     async def close(self) -> None:

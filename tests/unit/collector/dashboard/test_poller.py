@@ -26,6 +26,7 @@ from rayhistory.collector.spool.block import Block, Damage
 from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.spool.spool import Spool
 from rayhistory.collector.telemetry import Telemetry
+from rayhistory.errors import StoreError
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.settings import Settings
 from rayhistory.storage.local import LocalStore
@@ -42,6 +43,7 @@ def run_poller(
     use: Callable[[DashboardPoller, FakeDashboard], Awaitable[None]],
     drivers: DriverWatch | None = None,
     telemetry: Telemetry | None = None,
+    put_endpoint: Callable[[str, bytes], Awaitable[None]] | None = None,
     **options: Any,
 ) -> tuple[list[dict[str, Any]], FakeDashboard]:
     """Run a poller against a double of the dashboard; return the stored records in order, and the double."""
@@ -58,7 +60,7 @@ def run_poller(
             dashboard=DashboardClient(settings, SESSION, lambda: dashboard.url),
             schedule=PollSchedule(0.0, 30.0, ("/additional",)),
             spool=spool,
-            put_endpoint=lambda uri, body: store.put(layout.endpoint_key(REF, uri), body),
+            put_endpoint=put_endpoint or (lambda uri, body: store.put(layout.endpoint_key(REF, uri), body)),
             record=SessionRecord(REF, None, store, layout, counters, spool=spool, is_running=True),
             telemetry=counters,
             drivers=drivers or DriverWatch(),
@@ -168,6 +170,25 @@ def test_responses_that_kuberay_stores_are_also_stored_as_its_objects(tmp_path: 
         "restful__timezone": '{"offset": "+00:00"}',
         "restful__additional": '"text"',
     }
+
+
+def test_object_of_kuberay_is_written_after_an_outage_of_the_store(tmp_path: Path) -> None:
+    """Also of a response that is requested only once. The spool already has the response and gets it only once."""
+    attempts: list[str] = []
+
+    async def put_after_an_outage(uri: str, _: bytes) -> None:
+        attempts.append(uri)
+        if attempts.count("/timezone") == 1:
+            raise StoreError("unavailable")
+
+    async def use(poller: DashboardPoller, dashboard: FakeDashboard) -> None:
+        dashboard.responses["/timezone"] = {"offset": "+00:00"}
+        await poller.poll_final()
+        await poller.poll_final()
+
+    records, _ = run_poller(tmp_path, use, put_endpoint=put_after_an_outage)
+    assert attempts.count("/timezone") == 2
+    assert bodies(records, "/timezone") == [{"offset": "+00:00"}]
 
 
 def test_dashboard_of_another_session_is_not_polled(tmp_path: Path) -> None:

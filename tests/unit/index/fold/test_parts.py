@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rayhistory.index.fold import compaction
+from rayhistory.index.fold import part_compaction
 from rayhistory.index.fold.fold_process import FoldJob, fold
 from rayhistory.index.fold.part_tables import KEYS
 from rayhistory.index.manifest import Manifest, Part
@@ -51,7 +51,7 @@ STEPS = 7
 @pytest.fixture(scope="module", autouse=True)
 def frequent_compaction() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compaction, "FAN_IN", 3)
+        patch.setattr(part_compaction, "FAN_IN", 3)
         yield
 
 
@@ -176,7 +176,7 @@ def test_attempt_is_listed_once_after_one_of_its_parts_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """Each part replaces rows of the one before. Without the middle one, the first and the last row are valid."""
-    monkeypatch.setattr(compaction, "FAN_IN", 8)
+    monkeypatch.setattr(part_compaction, "FAN_IN", 8)
     put(tmp_path / "whole", 0, as_lines(RECORDED))
     manifest = grow(tmp_path / "grown", 3, END)
     for file in manifest.parts[number].files["tasks"]:
@@ -238,13 +238,13 @@ def test_overtaken_fold_publishes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tasks_per_step", [1, 2_000])
 def test_rows_are_rewritten_seldom(monkeypatch: pytest.MonkeyPatch, tasks_per_step: int) -> None:
-    monkeypatch.setattr(compaction, "FAN_IN", 8)
+    monkeypatch.setattr(part_compaction, "FAN_IN", 8)
     parts: list[Part] = []
     written = 0
     for step in range(1000):
         parts.append(Part(f"{step}", {}, tasks_per_step))
         written += tasks_per_step
-        if chosen := compaction.choose_parts(parts):
+        if chosen := part_compaction.choose_parts(parts):
             size = sum(part.rows for part in chosen)
             parts = [part for part in parts if part not in chosen] + [Part(f"c{step}", {}, size)]
             written += size

@@ -94,8 +94,7 @@ def test_warnings_of_a_fold_are_logged_with_its_session(tmp_path: Path, caplog: 
 
     run(tmp_path, work)
     (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
-    assert record.getMessage() == "index process logged a warning"
-    assert vars(record)["warning"] == "files of the index are damaged, rebuilding them"
+    assert record.getMessage() == "index process: files of the index are damaged, rebuilding them"
     assert (vars(record)["session"], KEYS in vars(record)["reason"]) == (REF.path, True)
 
 

@@ -42,8 +42,8 @@ def blocked_on_data(facts: SessionFacts) -> list[Finding]:
 
 def blocked_on_checkpoints(facts: SessionFacts) -> list[Finding]:
     """Find the run of Ray Train that spent most time storing its checkpoints."""
-    stored = {run: median(each.stored_s for each in ranks.values()) for run, ranks in _runs(facts).items()}
-    spans = {run: _span_s(ranks) for run, ranks in _runs(facts).items()}
+    stored = {run: median(each.stored_s for each in ranks.values()) for run, ranks in _train_runs(facts).items()}
+    spans = {run: _span_s(ranks) for run, ranks in _train_runs(facts).items()}
     slow_runs = [run for run, span in spans.items() if span >= _MIN_SPAN_S and stored[run] >= _CHECKPOINT_SHARE * span]
     if not slow_runs:
         return []
@@ -63,7 +63,7 @@ def slow_ranks(facts: SessionFacts) -> list[Finding]:
 
     Each report waits until all ranks have reported. So the rank that waits least is the slowest.
     """
-    found = [each for ranks in _runs(facts).values() if (each := _slow_rank(ranks))]
+    found = [each for ranks in _train_runs(facts).values() if (each := _slow_rank(ranks))]
     if not found:
         return []
     worst = max(found, key=lambda each: each.busy_s - each.usual_s)
@@ -104,8 +104,8 @@ def _slow_rank(ranks: dict[str, TrainRank]) -> _SlowRank | None:
     return _SlowRank(rank, len(ranks), busy[rank], usual, ranks[rank].stored_s, usual_stored)
 
 
-def _runs(facts: SessionFacts) -> dict[str, dict[str, TrainRank]]:
-    """Return the ranks of each run. If a rank had several workers in turn, their times are added."""
+def _train_runs(facts: SessionFacts) -> dict[str, dict[str, TrainRank]]:
+    """Return the ranks of each Train run. If a rank had several workers in turn, their times are added."""
     runs: dict[str, dict[str, TrainRank]] = defaultdict(dict)
     for samples in facts.samples.values():
         for each in samples.train_ranks:
