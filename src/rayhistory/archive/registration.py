@@ -33,8 +33,8 @@ async def require_writable(store: Store, layout: Layout, ref: SessionRef, vanish
     except ObjectNotFound:
         return
     raise UsageError(
-        f"{ref.path} is being removed from the store: run `rayhistory retention` to complete the removal, then try "
-        "again"
+        f"{ref.path} is being removed from the store: run `rayhistory retention` with its limits and --yes to complete "
+        "the removal, then try again"
     )
 
 

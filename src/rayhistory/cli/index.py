@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--watch", action="store_true", help="keep running, and index sessions as they grow and end")
     parser.add_argument(
         "--missing", action="store_true",
-        help="build only what is missing: tables, diagnosis, summary, search index",
+        help="build only what is missing: tables, and products such as the diagnosis and the search index",
     )  # fmt: skip
     parser.add_argument(
         "--engine", choices=("local", "ray"), default="local",

@@ -167,7 +167,8 @@ class SessionCollector:
         if node == self.node and node == self._context.spool.node_of(self.ref.session):
             return
         log.info(
-            "found the node id", extra={"session": self.ref.session, "node": node, "previous_node": self.node or ""}
+            "assigned the session to a node id",
+            extra={"session": self.ref.session, "node": node, "previous_node": self.node or ""},
         )
         await self._context.spool.assign_node(self.ref.session, node)
         self.node = node

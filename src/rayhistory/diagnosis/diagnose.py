@@ -37,7 +37,7 @@ def diagnose(facts: SessionFacts, *, provisional: bool = False) -> Diagnosis:
 
 
 def _ordered(facts: SessionFacts) -> SessionFacts:
-    """Sort by time and id, so that ids decide which of several deaths at the same time is a cause."""
+    """Sort by time, then by id, so that deaths at the same time have the same order in every run."""
     return msgspec.structs.replace(
         facts,
         nodes=sorted(facts.nodes, key=lambda node: (node.end_ms or 0, node.node_id)),

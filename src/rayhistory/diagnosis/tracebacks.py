@@ -70,7 +70,7 @@ def own_output(text: str) -> str:
 
 @lru_cache(maxsize=2048)
 def parse_exception(text: str) -> RaisedException | None:
-    """Return the exception that the text ends with; None if it has no traceback."""
+    """Return the exception after the last frame of a traceback; None if there is none."""
     text = plain_text(text)
     frames = list(_FRAME.finditer(text))
     start = text.rfind(_REMOTE)

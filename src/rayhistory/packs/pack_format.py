@@ -320,16 +320,16 @@ def unpack_directory(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(_decompress(data, MAX_DIRECTORY_BYTES), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise PackDamaged(f"directory of a pack cannot be decoded ({error})") from None
+        raise PackDamaged(f"pack directory cannot be decoded ({error})") from None
 
 
 def _decompress(data: bytes, max_bytes: int) -> bytes:
     try:
         if not 0 <= zstandard.frame_content_size(data) <= max_bytes:
-            raise PackDamaged(f"frame of a pack has an unknown size, or more than {max_bytes} bytes")
+            raise PackDamaged(f"compressed data in a pack has an unknown size, or more than {max_bytes} bytes")
         return zstandard.ZstdDecompressor().decompress(data)
     except zstandard.ZstdError as error:
-        raise PackDamaged(f"frame of a pack cannot be decompressed ({error})") from None
+        raise PackDamaged(f"compressed data in a pack cannot be decompressed ({error})") from None
 
 
 def encode_pack_end(tail: bytes) -> bytes:

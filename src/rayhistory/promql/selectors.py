@@ -121,7 +121,7 @@ class Windows:
         return np.maximum(self.right - 1, 0)
 
     def times_at(self, positions: Rows) -> Times:
-        """Return the times at one position per clock and step."""
+        """Return sample times. `positions` has one position per step for each clock (row of `times`)."""
         return np.take_along_axis(self.times, positions, axis=1)
 
     def take(self, positions: Rows, matrix: "Floats | None" = None) -> Floats:

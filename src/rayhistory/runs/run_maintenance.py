@@ -52,9 +52,9 @@ class RunMaintenance:
                 if polls % _FULL_PASS_EVERY == 0 or await self._is_worthwhile():
                     await self.compact()
             except RayHistoryError as error:
-                log.warning("compaction of the run table failed, retrying later", extra={"reason": str(error)})
+                log.warning("maintenance of the run table failed, retrying later", extra={"reason": str(error)})
             except Exception:
-                log.exception("unexpected error in the compaction of the run table, retrying later")
+                log.exception("unexpected error in the maintenance of the run table, retrying later")
             polls += 1
             await asyncio.sleep(poll_interval_s)
 

@@ -36,6 +36,7 @@ _PING_INTERVAL_S = 20
 A followed log may be quiet.
 """
 _LISTEN_BACKLOG = 2048
+_INTERRUPTED = 128 + 2
 _DESCRIPTION = "Serve the sessions in the store: the Ray Dashboard and Ray's API, for clusters that are gone."
 
 
@@ -132,3 +133,5 @@ def main() -> None:
     except UsageError as error:
         sys.stderr.write(f"historyserver: {error}\n")
         raise SystemExit(2) from None
+    except KeyboardInterrupt:  # uvicorn has stopped serving, and raises it again
+        raise SystemExit(_INTERRUPTED) from None

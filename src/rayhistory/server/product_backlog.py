@@ -1,7 +1,7 @@
 """Build the products of indexed sessions that are not in the run table, in the background.
 
-If the server indexes a session, it also starts to build the session's products. Commands that index sessions build no
-products, and older releases did not build all of them.
+If the server indexes a session, it also starts to build the session's products. Commands that index a session
+only to read it build no products, and older releases did not build all of them.
 """
 
 import asyncio

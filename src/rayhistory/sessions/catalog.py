@@ -158,15 +158,15 @@ class SessionCatalog:
         return entry.state(self.now(), self._vanished_after)
 
     def now(self) -> float:
-        """Estimate the current time of the store's clock, to check heartbeats.
+        """Return a time that the store's clock has reached: that of the newest heartbeat or end of any session.
 
-        If no heartbeat in the store is fresh, a clock is wrong or no collector can write. Then the time stops at the
-        newest heartbeat, and no running session vanishes. After a much longer time, all of them vanish.
+        So a session that has vanished stays vanished. If no heartbeat is fresh, a clock is wrong or no collector can
+        write, and no other session vanishes. After a much longer time, all of them vanish.
         """
-        now, newest = time.time(), self._newest_sign
-        if newest is None or now - newest < self._vanished_after:
-            return max(now, newest or now)
-        silence = now - newest if self._heard_at is None else time.monotonic() - self._heard_at
+        newest = self._newest_sign
+        if newest is None:
+            return time.time()
+        silence = time.time() - newest if self._heard_at is None else time.monotonic() - self._heard_at
         return newest + silence if silence >= _SILENCE_FACTOR * self._vanished_after else newest
 
     def _hear(self, entries: Iterable[CatalogEntry]) -> None:

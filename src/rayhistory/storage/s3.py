@@ -34,7 +34,10 @@ def open_s3(settings: Settings, *, writable: bool = False, environ: Mapping[str,
     config = BackendConfig(settings, environ)
     bucket = config.bucket("S3_BUCKET", "s3Bucket", "ray-historyserver")
     if not _BUCKET.match(bucket):
-        raise InvalidSetting(f"S3_BUCKET={bucket}: invalid bucket name, use lower-case letters, digits, '-' and '.'")
+        raise InvalidSetting(
+            f"invalid bucket name {bucket!r}: use 3 to 63 lower-case letters, digits, '-' and '.', with a letter or "
+            "digit at both ends"
+        )
     options = _credentials(config) | _endpoint_options(config, bucket)
     try:
         client = S3Store(
@@ -49,7 +52,7 @@ def open_s3(settings: Settings, *, writable: bool = False, environ: Mapping[str,
 
 
 def _endpoint_options(config: BackendConfig, bucket: str) -> "S3Config":
-    """Return endpoint, region and addressing style. As in KubeRay, a JSON file replaces these variables."""
+    """Return endpoint, region and addressing style. As in KubeRay, a JSON file replaces the variables S3_*."""
     endpoint, region, path_style, no_tls = (
         config.text(variable, key, json_replaces_environment=True)
         for variable, key in (

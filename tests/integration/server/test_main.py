@@ -2,6 +2,7 @@
 
 import datetime
 import http.client
+import signal
 import socket
 import ssl
 import subprocess
@@ -98,6 +99,18 @@ def test_idle_connection_is_kept_open(tmp_path: Path) -> None:
             assert connection.getresponse().read()
             time.sleep(pause)
         connection.close()
+
+
+def test_interrupted_server_ends_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    argv = [str(HISTORYSERVER), "--host", "127.0.0.1", "--port", "0"]
+    server = subprocess.Popen(argv, env=server_environment(tmp_path), stderr=subprocess.PIPE, text=True)
+    assert server.stderr
+    lines = iter(server.stderr)
+    assert any('"serving"' in line for line in lines)
+    server.send_signal(signal.SIGINT)
+    rest = [line for line in lines if not line.startswith("{")]
+    assert (server.wait(60), rest) == (130, [])
 
 
 def test_only_loopback_names_are_allowed_on_loopback(tmp_path: Path) -> None:

@@ -211,6 +211,15 @@ def test_no_session_vanishes_while_no_heartbeat_in_the_store_is_fresh(tmp_path: 
     assert states(catalog(tmp_path)) == {"a": "running", "b": "running", "gone": "vanished"}
 
 
+def test_vanished_session_stays_vanished_when_the_newest_heartbeat_gets_old(tmp_path: Path) -> None:
+    now = time.time()
+    for age, expected in ((10, "vanished"), (119, "vanished"), (121, "vanished"), (600, "vanished")):
+        write_session(tmp_path, ref("newest", 1), alive=now - age)
+        write_session(tmp_path, ref("gone", 1), alive=now - age - 121)
+        write_session(tmp_path, ref("slow", 1), alive=now - age - 60)
+        assert states(catalog(tmp_path)) == {"newest": "running", "gone": expected, "slow": "running"}, age
+
+
 def test_all_sessions_have_vanished_after_a_long_silence(tmp_path: Path) -> None:
     write_session(tmp_path, ref("a", 1), alive=time.time() - 3600)
     assert states(catalog(tmp_path)) == {"a": "vanished"}

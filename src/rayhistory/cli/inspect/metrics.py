@@ -78,7 +78,10 @@ async def _run(arguments: argparse.Namespace, settings: Settings) -> int:
 async def _times(arguments: argparse.Namespace, client: HistoryClient) -> tuple[int, int]:
     known = await client.json("api/history/charts", DashboardTitles)
     if not known.last_ms:
-        raise UsageError(f"{client.path} has no stored metrics: set --metrics-interval of its collectors")
+        raise UsageError(
+            f"{client.path} has no stored metrics: collectors with --metrics-interval 0 or without log upload "
+            "store none"
+        )
     start = _parse_time(arguments.start, "--from") if arguments.start else known.first_ms
     end = _parse_time(arguments.end, "--to") if arguments.end else known.last_ms
     if end < start:

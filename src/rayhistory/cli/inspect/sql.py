@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         raise UsageError("--since requires --all")
     server, _ = server_and_session(arguments)
     if server and arguments.all:
-        raise UsageError("--all reads the store: omit --server")
+        raise UsageError("--all reads the store: omit --server, or unset RAYHISTORY_SERVER")
     return asyncio.run(_run_on_server(arguments, settings) if server else _run(arguments, settings))
 
 

@@ -218,7 +218,7 @@ async def find_node_id_by_ip(ip: str, settings: Settings) -> str | None:
         response = msgspec.json.decode(await dashboard.get(uri), type=_NodeListResponse)
     except (DashboardError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         log.warning(
-            "cannot get the node id from the head's dashboard, using a placeholder unless the id appears on the node",
+            "cannot get the node id from the head's dashboard, using a placeholder until Ray's files show it",
             extra={"reason": str(error)},
         )
         return None

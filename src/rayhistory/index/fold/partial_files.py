@@ -27,7 +27,10 @@ _MIN_INT, _MAX_INT = -(2**63), 2**63 - 1
 
 
 def arrow_batch(table: Table, columns: Sequence[Sequence[object]]) -> RecordBatch:
-    """Convert rows to Arrow. Values that do not fit their column become NULL. Keys were checked before."""
+    """Convert rows to Arrow. Values that do not fit their column become NULL.
+
+    Columns that identify a row always fit: `RowBuffer.add` has checked them.
+    """
     try:
         return _convert(table, columns)
     except (OverflowError, TypeError, ValueError):

@@ -167,7 +167,7 @@ def _parse_interval(query: QueryParams) -> float:
     except ValueError:
         interval = math.nan
     if not 0 <= interval < math.inf:
-        raise UsageError(f"interval must be a number of seconds, not {text!r}")
+        raise UsageError(f"interval must be a number of seconds, 0 or more, not {text!r}")
     return max(interval, _MIN_INTERVAL_S)
 
 

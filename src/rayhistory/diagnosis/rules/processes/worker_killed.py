@@ -9,7 +9,7 @@ from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, 
 from rayhistory.diagnosis.session_facts import MemorySample, NodeSamples, SessionFacts
 
 _SIGTERM = "receives a SIGTERM"
-_KILLERS = "Find out what kills processes on that node: an operator, a watchdog, or a limit of the container runtime"
+_KILLERS = "Find out what kills processes on that node: a person, a watchdog, or a limit of the container runtime"
 
 
 def _match(failure: Failure, facts: SessionFacts) -> Match | None:
