@@ -8,6 +8,8 @@ from rayhistory.index.query.query import AllOf, Filter
 from rayhistory.index.query.where import parse_where
 from rayhistory.metrics.template_variables import _query_options
 from rayhistory.promql.syntax import max_depth
+from rayhistory.search.pattern import SearchPattern
+from rayhistory.search.pattern_syntax import MAX_PATTERN_BYTES
 
 LENGTH = 300_000
 
@@ -24,6 +26,19 @@ def test_spaces_in_a_filter() -> None:
 @pytest.mark.parametrize("text", ['\\"', "\\'", '"a\\', "`"])
 def test_quotations_in_promql(text: str) -> None:
     assert max_depth('"' + text * LENGTH) <= max_depth("1") + LENGTH
+
+
+@pytest.mark.parametrize("text", ["[", "[^", "[\\a", "[[:a", "\\x{", "\\p{"])
+def test_brackets_in_a_search(text: str) -> None:
+    """One search for 15,000 opening brackets stopped the server for 25 s, and one for 60,000 for minutes."""
+    with pytest.raises(UsageError):
+        SearchPattern((text * LENGTH)[:MAX_PATTERN_BYTES], regex=True)
+
+
+def test_pattern_that_needs_a_large_program_is_refused() -> None:
+    """A few such searches stopped the server for seconds, and each took 40 MB of memory while it ran."""
+    with pytest.raises(UsageError, match="too large"):
+        SearchPattern(r"[\p{L}\p{N}]{900}", regex=True)
 
 
 def test_empty_arguments_of_a_process() -> None:

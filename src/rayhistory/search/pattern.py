@@ -1,15 +1,23 @@
 """A pattern that finds lines in buffers: a text or a regular expression, with RE2 in linear time."""
 
+import asyncio
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import re2
 
-from rayhistory.errors import UsageError
+from rayhistory.errors import RateLimited, UsageError
 from rayhistory.logs.source import Content
 from rayhistory.search.line_filter import make_filter
 from rayhistory.search.pattern_syntax import check_pattern, required_literal, to_line_regex
 
-_MAX_PROGRAM_BYTES = 32 << 20
+_MAX_PROGRAM_BYTES = 8 << 20
+_LARGE_PROGRAM = 50_000
+"""Number of instructions from which a program counts as large. It needs megabytes of memory."""
+_MAX_LARGE_PATTERNS, _MAX_LARGE_PATTERNS_OF_VISITOR = 8, 2
+_RETRY_AFTER_S = 5.0
 _MAX_SHOWN_ERROR = 200
 _WORD = (
     r"\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}"
@@ -32,7 +40,9 @@ class SearchPattern:
         expression = to_line_regex(text) if regex else re2.escape(text)
         self._group = 1 if word else 0
         after = rf"({expression})(?:$|[^{_WORD}])"
-        self._search = _compile(f"(?:^|[^{_WORD}]){after}" if word else expression, case=case).search
+        program = _compile(f"(?:^|[^{_WORD}]){after}" if word else expression, case=case)
+        self._search = program.search
+        self.is_large = program.programsize >= _LARGE_PROGRAM
         self._filter = make_filter(to_line_regex(text) if regex else text, regex=regex, case=case)
         self._search_next = _compile(f"[^{_WORD}]{after}", case=case).search if word else self._search
         """Finds the next match. The search starts at the last character of the previous match."""
@@ -75,6 +85,37 @@ class SearchPattern:
                     next_position, search = _last_character(line, begin, end), self._search_next
             position = next_position
         return found
+
+
+class PatternCompiler:
+    """Compiles the patterns of visitors in one thread, and limits the number of large patterns in memory.
+
+    A large pattern takes a fraction of a second. Each visitor's patterns are compiled one after another.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "pattern")
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._large: weakref.WeakKeyDictionary[SearchPattern, str] = weakref.WeakKeyDictionary()
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def compile(
+        self, text: str, visitor: str, *, regex: bool = False, case: bool = False, word: bool = False
+    ) -> SearchPattern:
+        """Raise UsageError for an invalid pattern, and RateLimited if there are too many large patterns."""
+        compile_pattern = partial(SearchPattern, text, regex=regex, case=case, word=word)
+        async with self._locks.setdefault(visitor, asyncio.Lock()):
+            pattern = await asyncio.get_running_loop().run_in_executor(self._thread, compile_pattern)
+        if pattern.is_large:
+            visitors = list(self._large.values())
+            if len(visitors) >= _MAX_LARGE_PATTERNS or visitors.count(visitor) >= _MAX_LARGE_PATTERNS_OF_VISITOR:
+                raise RateLimited(
+                    "too many searches with large patterns at once: use a simpler pattern, or retry", _RETRY_AFTER_S
+                )
+            self._large[pattern] = visitor
+        return pattern
 
 
 def _line_around(buffer: Content, position: int, start: int, end: int) -> Span:

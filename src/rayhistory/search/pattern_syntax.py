@@ -12,13 +12,18 @@ MAX_PATTERN_BYTES = 60 << 10
 
 TOKEN = re.compile(
     r"""\\Q(?P<quoted>.*?)(?:\\E|\Z)      # a quoted text
-      | \\(?:x\{[^}]*\}|x..|[pP]\{[^}]*\}|.|\Z)   # an escape
-      | \[\^?\]?(?:\[:\^?[a-z]+:\]|\\.|[^\]\\])*\]  # a class
+      | \\(?:x\{[^}]*(?:\}|\Z)|x..|[pP]\{[^}]*(?:\}|\Z)|.|\Z)   # an escape
+      | \[\^?\]?(?:\[:\^?[a-z]+:\]|\\(?:.|\Z)|[^\]\\])*+(?:\]|\Z)  # a class
       | \{[0-9]+(?:,[0-9]*)?\}            # a repetition
       | \(\?(?P<flags>[a-zA-Z-]+)[:)]     # flags
       | .""",
     re.VERBOSE | re.DOTALL,
 )
+"""The pieces of a pattern.
+
+A class or escape that is not closed is one piece up to the end, so that finding all pieces takes linear time. RE2 then
+refuses the pattern.
+"""
 _QUANTIFIERS = set("*?{+")
 _LITERAL_ESCAPE = re.compile(r"\\[^\w\s]")
 _LINE_ENDS = {r"\A": "^", r"\z": "$"}

@@ -14,7 +14,7 @@ from rayhistory.logs.path_glob import PathGlob
 from rayhistory.logs.source import LogSource
 from rayhistory.search.hit_counts import HitCounter
 from rayhistory.search.line_context import read_context
-from rayhistory.search.pattern import SearchPattern
+from rayhistory.search.pattern import PatternCompiler, SearchPattern
 from rayhistory.search.scan_plan import UNIT_BYTES, LogFile, LogUnit, ScanPlan, make_plan, restrict
 from rayhistory.search.search_query import Cursor, SearchQuery, SortKey, stream_of
 from rayhistory.search.unit_search import FoundLine, UnitBuffer, UnitQuery, UnitResult, line_bounds, search_unit
@@ -39,12 +39,14 @@ class Scanner:
     def __init__(self, workers: int | None = None, unit_bytes: int = UNIT_BYTES) -> None:
         workers = workers or os.cpu_count() or 1
         self.unit_bytes = unit_bytes
+        self.patterns = PatternCompiler()
         self._threads = ThreadPoolExecutor(workers, "search")
         self._turns = asyncio.Semaphore(2 * workers)
         self._visitors: dict[str, tuple[asyncio.Semaphore, int]] = {}
         self._buffers: list[bytearray] = []
 
     def close(self) -> None:
+        self.patterns.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     @asynccontextmanager
@@ -92,7 +94,10 @@ class UnitIndex(Protocol):
 
 
 class Scan:
-    """One search. `lines` yields hits, and the attributes tell the progress."""
+    """One search. `lines` yields hits, and the attributes tell the progress.
+
+    `pattern` is the compiled pattern of the query, if the caller has compiled it in a thread or for several searches.
+    """
 
     def __init__(
         self,
@@ -100,6 +105,7 @@ class Scan:
         logs: LogSource,
         query: SearchQuery,
         *,
+        pattern: SearchPattern | None = None,
         scope: Scope | None = None,
         visitor: str = "",
         time_budget_s: float | None = None,
@@ -113,7 +119,7 @@ class Scan:
         self._scanner = scanner
         self._logs = logs
         self._query = query
-        self._pattern = query.pattern()
+        self._pattern = pattern or query.pattern()
         self._scope = scope
         self._visitor = visitor
         self._deadline = time.monotonic() + time_budget_s if time_budget_s is not None else float("inf")

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from rayhistory.errors import UsageError
-from rayhistory.search.pattern import SearchPattern
+from rayhistory.search.pattern import PatternCompiler, SearchPattern
 from rayhistory.utc import parse_utc_ms
 
 T = TypeVar("T")
@@ -68,6 +68,9 @@ class SearchQuery(msgspec.Struct, frozen=True):
 
     def pattern(self) -> SearchPattern:
         return SearchPattern(self.q, regex=self.regex, case=self.case, word=self.word)
+
+    async def compile(self, compiler: PatternCompiler, visitor: str) -> SearchPattern:
+        return await compiler.compile(self.q, visitor, regex=self.regex, case=self.case, word=self.word)
 
     @property
     def newest_first(self) -> bool:

@@ -37,6 +37,7 @@ EXPENSIVE = {
     "metrics": f"{REF.url}api/history/metrics",
     "searches": f"{REF.url}api/history/search?q=x",
     "searches, by their other address": f"{REF.url}search.json?q=x",
+    "log pages, which search in a file": f"{REF.url}logs/x/y?q=x&from=0",
     "search pages": f"{REF.url}search?q=x",
     "search pages of all sessions": "/search?q=x",
     "charts": f"{REF.url}api/history/charts/rayDefaultDashboard/panels/41",

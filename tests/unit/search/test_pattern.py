@@ -1,13 +1,14 @@
 """Patterns: hostile ones are rejected or harmless, and required literals never exclude a match."""
 
+import asyncio
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayhistory.errors import UsageError
-from rayhistory.search.pattern import SearchPattern
+from rayhistory.errors import RateLimited, UsageError
+from rayhistory.search.pattern import PatternCompiler, SearchPattern
 from rayhistory.search.pattern_syntax import required_literal
 
 
@@ -89,3 +90,58 @@ def test_whole_words_may_touch_each_other() -> None:
     assert hyphens.spans(b"-- a-", 9) == [(0, 1), (1, 2)]
     assert dashes.spans("––".encode(), 9) == [(0, 3), (3, 6)]
     assert SearchPattern("a", word=True).spans(b"a a aa a", 9) == [(0, 1), (2, 3), (7, 8)]
+
+
+LARGE = r"[\p{L}\p{N}]{150}"
+
+
+def test_patterns_are_compiled_beside_the_event_loop() -> None:
+    async def run() -> list[str]:
+        compiler, events = PatternCompiler(), []
+
+        async def compile_pattern() -> None:
+            await compiler.compile(LARGE, "ada", regex=True)
+            events.append("compiled")
+
+        async def answer() -> None:
+            await asyncio.sleep(0)
+            events.append("answered")
+
+        await asyncio.gather(compile_pattern(), answer())
+        compiler.close()
+        return events
+
+    assert asyncio.run(run()) == ["answered", "compiled"]
+
+
+def test_large_patterns_in_memory_are_limited_per_visitor_and_in_total() -> None:
+    async def run() -> None:
+        compiler = PatternCompiler()
+
+        async def compile_large(visitor: str) -> SearchPattern:
+            return await compiler.compile(LARGE, visitor, regex=True)
+
+        searches = [await compile_large("ada") for _ in range(2)]
+        with pytest.raises(RateLimited):
+            await compile_large("ada")
+        assert not (await compiler.compile("error.*", "ada", regex=True)).is_large
+        searches += [await compile_large(visitor) for visitor in ("bob", "bob", "eve", "eve", "joe", "joe")]
+        with pytest.raises(RateLimited):
+            await compile_large("tom")
+        searches.clear()
+        await compile_large("ada")
+        compiler.close()
+
+    asyncio.run(run())
+
+
+def test_invalid_pattern_of_one_visitor_stops_no_other() -> None:
+    async def run() -> list[object]:
+        compiler = PatternCompiler()
+        results = await asyncio.gather(
+            *(compiler.compile(text, "ada", regex=True) for text in ("(", "a")), return_exceptions=True
+        )
+        compiler.close()
+        return [type(result) for result in results]
+
+    assert asyncio.run(run()) == [UsageError, SearchPattern]

@@ -29,6 +29,7 @@ VISITOR_KEY = "rayhistory.visitor"
 """The key of the visitor in the ASGI scope, set by AuthMiddleware."""
 _EXPENSIVE_PATH = re.compile(
     r"^/enter_cluster/|^/s/.*@|/api/v0/(\w+/summarize|tasks/timeline|logs)"
+    r"|^/s/[^/]+/[^/]+/[^/]+/logs/"
     r"|/api/history/(charts|rows|metrics|overview|search|sql)|/prometheus/api/v1/|/search(\.json)?$"
 )
 _INVALID_TOKENS_PER_MINUTE = 60

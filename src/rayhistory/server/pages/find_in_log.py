@@ -10,6 +10,8 @@ from rayhistory.errors import UsageError
 from rayhistory.logs.source import StoredLogFile
 from rayhistory.search.find_in_file import FileSearch, FileSearchResult
 from rayhistory.search.pattern import SearchPattern
+from rayhistory.search.scanner import Scanner
+from rayhistory.server.http.admission import caller_of
 from rayhistory.server.search_api.start_search import search_file
 from rayhistory.server.view import SessionView
 from rayhistory.web import FindForm
@@ -42,7 +44,8 @@ async def find_in_log(
     """Search forwards from the offset `from`, or backwards from the offset `before`; do nothing if neither is given."""
     if not params.get("q"):
         return LogFind()
-    pattern = SearchPattern(params["q"], **_flags(params))
+    scanner: Scanner = request.app.state.scanner
+    pattern = await scanner.patterns.compile(params["q"], caller_of(request), **_flags(params))
     backwards = "before" in params
     if not backwards and "from" not in params:
         return LogFind(pattern)

@@ -39,11 +39,12 @@ async def start_session_search(
     request: Request, view: SessionView, query: SearchQuery, time_budget_s: float | None
 ) -> SessionSearch:
     scanner: Scanner = request.app.state.scanner
+    pattern = await query.compile(scanner.patterns, caller_of(request))
     product = await view.products.open(NAME) if view.products else None
     index = _unit_index(request, view.ref, product, view.products)
     scan = Scan(
-        scanner, resolver_of(request).search_logs(view.ref), query, scope=await find_scope(view, query),
-        visitor=caller_of(request), time_budget_s=time_budget_s, unit_index=index,
+        scanner, resolver_of(request).search_logs(view.ref), query, pattern=pattern,
+        scope=await find_scope(view, query), visitor=caller_of(request), time_budget_s=time_budget_s, unit_index=index,
     )  # fmt: skip
     return SessionSearch(view, scan)
 
@@ -87,19 +88,19 @@ async def start_sessions_search(
         )
     cursor = decode_cursor(params["cursor"], MultiSessionCursor) if params.get("cursor") else None
     query = parse_search({name: value for name, value in params.items() if name != "cursor"}, SESSION_FILTERS)
-    query.pattern()  # before sessions are listed
+    scanner: Scanner = request.app.state.scanner
+    pattern = await query.compile(scanner.patterns, caller_of(request))
     filters = {name: params[name] for name in SESSION_FILTERS if name in params and name != "cluster"}
     entries = await matching_sessions(request, QueryParams(filters))
     if cluster := params.get("cluster"):
         entries = [entry for entry in entries if entry.ref.cluster == cluster]
-    scanner: Scanner = request.app.state.scanner
 
     async def start_scan(ref: SessionRef, query: SearchQuery, time_budget_s: float | None) -> Scan:
         resolver = resolver_of(request)
         product = await resolver.builder.products.stored(ref, NAME)
         return Scan(
-            scanner, resolver.search_logs(ref), query, visitor=caller_of(request), time_budget_s=time_budget_s,
-            unit_index=_unit_index(request, ref, product),
+            scanner, resolver.search_logs(ref), query, pattern=pattern, visitor=caller_of(request),
+            time_budget_s=time_budget_s, unit_index=_unit_index(request, ref, product),
         )  # fmt: skip
 
     async def is_visible(ref: SessionRef) -> bool:
