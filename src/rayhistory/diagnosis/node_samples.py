@@ -1,9 +1,10 @@
 """Select the stored metrics that rules need: memory, object store, CPU and GPU of each node."""
 
 from collections import defaultdict
+from collections.abc import Iterator
 
 from rayhistory.diagnosis.session_facts import MemorySample, NodeSamples, TrainRank
-from rayhistory.metrics.samples import Samples
+from rayhistory.metrics.samples import SampledSeries, Samples
 
 Points = dict[int, float]
 _REPORT = "ray_train_report_total_blocked_time_s"
@@ -12,6 +13,8 @@ _STORE = "ray_train_checkpoint_transfer_total_time_s"
 _TRAIN_METRICS = {_REPORT, _WAIT, _STORE}
 _TRAIN_LABELS = ("ray_train_run_id", "ray_train_worker_world_rank", "ray_train_worker_actor_id")
 _MAX_LABEL = 64
+_MAX_VALUE = 2.0**63
+"""Maximum absolute value of a sample. Jobs can export any value, also infinity, with which rules cannot calculate."""
 _RESOURCES = "ray_resources"
 _MAX_RESOURCES = 1_000
 _MAX_RANKS = 10_000
@@ -24,10 +27,14 @@ def node_samples(stored: list[tuple[str, Samples]]) -> dict[str, NodeSamples]:
         for series in samples.series:
             if series.name in WANTED_METRICS:
                 of_name = points[node][series.name]
-                for at_ms, value in series.points(samples.times):
+                for at_ms, value in _points(series, samples):
                     of_name[at_ms] = of_name.get(at_ms, 0.0) + value
     ranks, available = _train_ranks(stored), _available(stored)
     return {node: _of_node(by_name, ranks.get(node, []), available[node]) for node, by_name in points.items()}
+
+
+def _points(series: SampledSeries, samples: Samples) -> Iterator[tuple[int, float]]:
+    return ((at_ms, value) for at_ms, value in series.points(samples.times) if abs(value) <= _MAX_VALUE)
 
 
 def _available(stored: list[tuple[str, Samples]]) -> dict[str, dict[str, Points]]:
@@ -38,7 +45,7 @@ def _available(stored: list[tuple[str, Samples]]) -> dict[str, dict[str, Points]
             if series.name == _RESOURCES and series.labels.get("State") == "AVAILABLE":
                 name = series.labels.get("Name", "")[:_MAX_LABEL]
                 if name in found[node] or len(found[node]) < _MAX_RESOURCES:
-                    found[node][name].update(series.points(samples.times))
+                    found[node][name].update(_points(series, samples))
     return found
 
 
@@ -51,7 +58,7 @@ def _train_ranks(stored: list[tuple[str, Samples]]) -> dict[str, list[TrainRank]
                 worker = tuple(series.labels.get(name, "")[:_MAX_LABEL] for name in _TRAIN_LABELS)
                 if worker in found[node] or len(found[node]) < _MAX_RANKS:
                     by_name = found[node].setdefault(worker, defaultdict(dict))
-                    by_name[series.name].update(series.points(samples.times))
+                    by_name[series.name].update(_points(series, samples))
     return {
         node: [_rank(worker, by_name) for worker, by_name in workers.items() if by_name[_REPORT]]
         for node, workers in found.items()
