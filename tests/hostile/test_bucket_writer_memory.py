@@ -16,6 +16,7 @@ from rayhistory.metrics.samples import MetricsDamaged
 from rayhistory.metrics.samples import decode as decode_samples
 from rayhistory.packs import compacted_packs
 from rayhistory.packs.compacted_packs import CompactedName, CompactionRecord, MovedPack, PackObjects
+from rayhistory.packs.pack_compaction import compact_node
 from rayhistory.packs.pack_format import (
     DirectoryGroup,
     DirectoryRoot,
@@ -27,6 +28,7 @@ from rayhistory.packs.pack_format import (
 )
 from rayhistory.server.untrusted_json import decode_json, has_too_many_values
 from rayhistory.storage.local import LocalStore
+from support.packed_node import PREFIX, PackedNode
 from support.recorded_sample import serving_with
 
 COUNT = 500_000
@@ -129,3 +131,21 @@ def test_records_of_compacted_packs_do_not_fill_the_memory(tmp_path: Path, monke
             assert objects.moved_packs <= 250
 
     asyncio.run(read())
+
+
+@pytest.mark.slow
+def test_compaction_reads_one_record_at_a_time(tmp_path: Path) -> None:
+    """The compaction of all namespaces kept all records of a node in memory: 40 MB here."""
+    node = PackedNode(tmp_path)
+    for _ in range(300):
+        node.append("raylet.out")
+        node.flush()
+    folder = tmp_path / "store" / PREFIX / "compacted"
+    folder.mkdir()
+    for number in range(60):
+        name = CompactedName(0, 10**6, 2_000, f"{number:08x}")
+        packs = [MovedPack(pack_name(10**5 + each, 1, 1), each, each) for each in range(2_000)]
+        (folder.parent / f"{name}.json").write_bytes(msgspec.json.encode(CompactionRecord(packs)))
+        (folder.parent / f"{name}.packs").write_bytes(bytes(2_000))
+    compact = compact_node(node.store, PREFIX, node.store.delete_many, min_packs=10_000)
+    assert peak_of(lambda: asyncio.run(compact)) < MAX_BYTES

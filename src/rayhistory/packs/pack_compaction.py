@@ -71,10 +71,11 @@ class StoredPack(NamedTuple):
 
 
 class CompactedObject(NamedTuple):
-    """An object with packs, and its record."""
+    """An object with packs, and its record. The entries of the record are not kept in memory: there may be millions."""
 
     name: CompactedName
-    packs: list[MovedPack]
+    packs: int
+    """Number of packs in the object."""
 
 
 class CompactionPlan(NamedTuple):
@@ -91,7 +92,11 @@ class CompactionResult(msgspec.Struct):
 
 
 def plan_compaction(packs: list[StoredPack], objects: list[CompactedObject], min_packs: int) -> CompactionPlan | None:
-    """Choose the oldest packs, and small objects before them. Return None if there are too few packs."""
+    """Choose the oldest packs, and small objects before them. Return None if there are too few packs.
+
+    Packs that are as large as an object are left alone.
+    """
+    packs = [pack for pack in packs if pack.size <= MAX_COMPACTED_BYTES]
     if len(packs) < max(1, min_packs):
         return None
     chosen: list[StoredPack] = []
@@ -105,12 +110,12 @@ def plan_compaction(packs: list[StoredPack], objects: list[CompactedObject], min
     count = len(chosen)
     before = [each for each in objects if each.name.last < chosen[0].number]
     for each in sorted(before, key=lambda each: each.name.last, reverse=True):
-        fits = size + each.name.size <= MAX_COMPACTED_BYTES and count + len(each.packs) <= MAX_COMPACTED_PACKS
+        fits = size + each.name.size <= MAX_COMPACTED_BYTES and count + each.packs <= MAX_COMPACTED_PACKS
         if each.name.size > size or not fits:
             break
         absorbed.insert(0, each)
         size += each.name.size
-        count += len(each.packs)
+        count += each.packs
     return CompactionPlan(absorbed, chosen)
 
 
@@ -154,7 +159,7 @@ class _NodeCompaction:
         """List the packs and compacted objects, and finish an interrupted compaction."""
         stored: dict[str, StoredPack] = {}
         sizes: dict[CompactedName, _Sized] = {}
-        records: list[CompactedName] = []
+        records: set[CompactedName] = set()
         newest = 0.0
         async for info in self._store.list_all(self._prefix):
             name = info.key.removeprefix(self._prefix + "/")
@@ -165,33 +170,27 @@ class _NodeCompaction:
             elif compacted := parse_compacted_name(info.key, OBJECT_SUFFIX):
                 sizes[compacted] = info
             elif record := parse_compacted_name(info.key, RECORD_SUFFIX):
-                records.append(record)
-        self._objects = [
-            CompactedObject(name, await self._read_record(name))
-            for name in records
-            if name in sizes and sizes[name].size == name.size
+                records.add(record)
+        moved: set[str] = set()
+        for record_name in records:
+            if record_name in sizes and sizes[record_name].size == record_name.size:
+                packs = await self._read_record(record_name)
+                moved.update(stored.keys() & {each.name for each in packs})
+                self._objects.append(CompactedObject(record_name, len(packs)))
+        orphans = [
+            info.key
+            for object_name, info in sizes.items()
+            if object_name not in records and newest - info.modified > _MIN_ORPHAN_AGE_S
         ]
-        await self._delete_leftovers(stored, sizes, set(records), newest)
+        await self._delete_leftovers(stored, moved, orphans)
         self._packs = sorted(stored.values(), key=lambda pack: pack.number)
 
     async def _read_record(self, name: CompactedName) -> list[MovedPack]:
         data = await self._store.get_range(f"{self._prefix}/{name}{RECORD_SUFFIX}", 0, _MAX_RECORD_BYTES + 1)
         return parse_compaction_record(data, name)
 
-    async def _delete_leftovers(
-        self,
-        stored: dict[str, StoredPack],
-        sizes: dict[CompactedName, _Sized],
-        records: set[CompactedName],
-        newest: float,
-    ) -> None:
+    async def _delete_leftovers(self, stored: dict[str, StoredPack], moved: set[str], orphans: list[str]) -> None:
         """Delete packs that are already in an object, and objects whose record was never written."""
-        moved = {pack.name for each in self._objects for pack in each.packs} & set(stored)
-        orphans = [
-            info.key
-            for name, info in sizes.items()
-            if name not in records and newest - info.modified > _MIN_ORPHAN_AGE_S
-        ]
         for name in moved:
             del stored[name]
         keys = [*(f"{self._prefix}/{name}" for name in sorted(moved)), *orphans]
@@ -220,15 +219,19 @@ class _NodeCompaction:
             # A record without its object would lead readers to nothing, so that records go first.
             await self._delete_many([key + RECORD_SUFFIX for key in replaced])
             await self._delete_many([key + OBJECT_SUFFIX for key in replaced])
-        return CompactedObject(name, moved)
+        return CompactedObject(name, len(moved))
 
     async def _concatenate(self, plan: CompactionPlan, file: IO[bytes]) -> list[MovedPack] | None:
         moved: list[MovedPack] = []
         for each in plan.objects:
             base = file.tell()
+            try:
+                packs = await self._read_record(each.name)
+            except ObjectNotFound:
+                return None
             if not await self._copy(f"{each.name}{OBJECT_SUFFIX}", each.name.size, file):
                 return None
-            moved += [msgspec.structs.replace(pack, offset=base + pack.offset) for pack in each.packs]
+            moved += [msgspec.structs.replace(pack, offset=base + pack.offset) for pack in packs]
         for pack in plan.packs:
             moved.append(MovedPack(pack.name, file.tell(), pack.modified_ms))
             if not await self._copy(pack.name, pack.size, file):

@@ -248,10 +248,19 @@ def test_plan_is_limited_by_bytes() -> None:
     assert len(plan.packs) == 16
 
 
+def test_plan_leaves_large_packs_alone() -> None:
+    """A writer may store a pack of any size, and all packs of an object are first copied to the disk."""
+    large = stored(range(3, 4), 5 << 40)
+    plan = plan_compaction([*stored(range(3), 100), *large, *stored(range(4, 9), 100)], [], 1)
+    assert plan is not None
+    assert [pack.number for pack in plan.packs] == [0, 1, 2, 4, 5, 6, 7, 8]
+    assert plan_compaction(large, [], 1) is None
+
+
 def test_plan_takes_in_smaller_objects_before_it_and_no_larger_ones() -> None:
     large, small = CompactedName(0, 9, 50_000, "0" * 8), CompactedName(10, 19, 900, "1" * 8)
     after = CompactedName(500, 600, 10, "2" * 8)
-    known = [CompactedObject(name, []) for name in (after, large, small)]
+    known = [CompactedObject(name, 10) for name in (after, large, small)]
     plan = plan_compaction(stored(range(20, 30), 100), known, 1)
     assert plan is not None
     assert [each.name for each in plan.objects] == [small]

@@ -88,7 +88,7 @@ async def _compact_store(arguments: argparse.Namespace, settings: Settings) -> i
             nonlocal failed
             try:
                 done = await compact_session(store, layout, entry.ref, min_packs=arguments.min_packs)
-            except RayHistoryError as error:
+            except (RayHistoryError, OSError) as error:  # such as a full disk for temporary files
                 print(f"{entry.ref.path}  not compacted: {error}", flush=True)
                 failed += 1
                 return

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 import time
 from pathlib import Path
 
@@ -83,3 +84,19 @@ def test_compact_moves_old_packs_of_a_session(
     assert "packs moved into 1 objects" in command.good("store", "compact", "--min-packs", "10")
     assert len(list(packs.rglob("*.pack"))) < 260
     assert command.good(*logs) == before != ""
+
+
+def test_session_that_cannot_be_compacted_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store_sample(settings_for(tmp_path))
+    node = PackedNode(tmp_path / "node")
+    for _ in range(300):
+        node.append("raylet.out", 2)
+        node.flush()
+    shutil.copytree(node.home / "store" / PREFIX, tmp_path / "store" / LAYOUT.node_packs_prefix(REF, "ab" * 28))
+    command = Command(tmp_path, monkeypatch, capfd)
+    with monkeypatch.context() as changed:
+        changed.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+        result = command("store", "compact", "--min-packs", "10")
+    assert (result.code, "not compacted" in result.out) == (1, True)
