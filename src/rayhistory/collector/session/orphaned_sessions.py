@@ -27,7 +27,7 @@ from rayhistory.collector.logs.shipper import make_shipper
 from rayhistory.collector.logs.walk import MAX_FILES, walk
 from rayhistory.collector.session.complete_logs import PREV_LOGS, move_to_complete_logs
 from rayhistory.collector.session.node_id import find_node_id, placeholder_node_id
-from rayhistory.collector.session.other_clusters import find_in_spools, find_in_store
+from rayhistory.collector.session.other_clusters import OtherRecording, find_in_spools, find_in_store
 from rayhistory.collector.session.ray_discovery import RayletState, is_in_the_future, raylet_state
 from rayhistory.collector.session.ray_files import scan_folder
 from rayhistory.collector.session.session_record import put_with_retries
@@ -98,8 +98,10 @@ class OrphanedSessionShipper:
             await asyncio.sleep(_INTERVAL_S)
 
     async def ship_all(self) -> None:
-        for orphan in await asyncio.to_thread(lambda: list(self._find())):
-            if self._is_active(orphan) or await self._is_of_another_cluster(orphan):
+        orphans = await asyncio.to_thread(lambda: list(self._find()))
+        skipped = await self._skipped_sessions(orphans)
+        for orphan in orphans:
+            if self._is_active(orphan) or (orphan.session in skipped and not orphan.is_prev_logs):
                 continue
             task = asyncio.create_task(self._ship(orphan))
             self._shipping = orphan.session, task
@@ -116,37 +118,35 @@ class OrphanedSessionShipper:
         if self._shipping and self._shipping[0] == session:
             self._shipping[1].cancel()
 
-    async def _is_of_another_cluster(self, orphan: OrphanedSession) -> bool:
-        """Return whether another cluster recorded the session. KubeRay's `prev-logs` belong to this cluster."""
-        if orphan.is_prev_logs or orphan.session in self._of_others:
-            return not orphan.is_prev_logs
-        logs = self._root / orphan.place / "logs"
-        recording = await asyncio.to_thread(
-            lambda: find_in_spools(
-                self._spool.path, orphan.session, f"{_MARKS_FOLDER}/{_mark_name(orphan)}", _version(logs)
-            )
-        )
+    async def _skipped_sessions(self, orphans: list[OrphanedSession]) -> set[str]:
+        """Return the sessions that another cluster recorded. KubeRay's `prev-logs` belong to this cluster.
+
+        If the store cannot tell, all sessions are skipped until the next check.
+        """
+        unknown = {
+            each.session: each for each in orphans if not each.is_prev_logs and each.session not in self._of_others
+        }
+        recordings = await asyncio.to_thread(lambda: dict(filter(None, map(self._find_in_spools, unknown.values()))))
+        remaining = unknown.keys() - recordings.keys()
         try:
-            recording = recording or await find_in_store(self._store, self._layout, self._ref_of(orphan.session))
+            if remaining:
+                ref = self._ref_of(min(remaining))
+                recordings |= await find_in_store(self._store, self._layout, ref.namespace, ref.cluster, remaining)
         except StoreError as error:
             log.warning(
-                "cannot check whether another cluster recorded a session, retrying",
-                extra={**_log_fields(orphan), "reason": str(error)},
+                "cannot check whether another cluster recorded sessions, retrying",
+                extra={"sessions": len(remaining), "reason": str(error)},
             )
-            return True
-        if recording is None:
-            return False
-        self._of_others.add(orphan.session)
-        extra = {**_log_fields(orphan), "cluster": recording.cluster}
-        if recording.is_complete:
-            log.info("found a session that another cluster has uploaded, skipping it", extra=extra)
-        else:
-            log.warning(
-                "found a session that another cluster has not completely uploaded, skipping it; to upload the rest, "
-                "start a collector with the name of that cluster",
-                extra=extra,
-            )
-        return True
+            return self._of_others | unknown.keys()
+        for session, recording in recordings.items():
+            self._of_others.add(session)
+            _log_skipped(unknown[session], recording)
+        return self._of_others
+
+    def _find_in_spools(self, orphan: OrphanedSession) -> tuple[str, OtherRecording] | None:
+        mark, version = f"{_MARKS_FOLDER}/{_mark_name(orphan)}", _version(self._root / orphan.place / "logs")
+        found = find_in_spools(self._spool.path, orphan.session, mark, version)
+        return (orphan.session, found) if found else None
 
     async def _ship(self, orphan: OrphanedSession) -> None:
         ref, node = self._ref_of(orphan.session), orphan.node
@@ -207,6 +207,18 @@ class OrphanedSessionShipper:
 def _orphan_in(directory: HeldDirectory) -> OrphanedSession:
     node = find_node_id(directory.path) or placeholder_node_id(directory.place.parent)
     return OrphanedSession(directory.name, node, directory.name)
+
+
+def _log_skipped(orphan: OrphanedSession, recording: OtherRecording) -> None:
+    extra = {**_log_fields(orphan), "cluster": recording.cluster}
+    if recording.is_complete:
+        log.info("found a session that another cluster has uploaded, skipping it", extra=extra)
+    else:
+        log.warning(
+            "found a session that another cluster has not completely uploaded, skipping it; to upload the rest, "
+            "start a collector with the name of that cluster",
+            extra=extra,
+        )
 
 
 def mark_shipped(spool: PrivateDirectory, directory: HeldDirectory, node: str) -> None:

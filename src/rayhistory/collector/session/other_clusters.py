@@ -9,7 +9,7 @@ must not upload them again as sessions of its own cluster. Two places tell who r
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from rayhistory.collector.held_directory import HeldDirectory
 from rayhistory.collector.session.ray_files import read_start, scan_folder
 from rayhistory.collector.spool.ledger import LEDGER_FILE, read_sessions
 from rayhistory.errors import StoreDenied
-from rayhistory.sessions import Layout, SessionRef
+from rayhistory.sessions import Layout
 from rayhistory.sessions.keys import END_RECORD
 from rayhistory.storage import Store
 
@@ -56,15 +56,22 @@ def _spools(parent: Path) -> Iterator[HeldDirectory]:
                 yield HeldDirectory.open(parent, name)
 
 
-async def find_in_store(store: Store, layout: Layout, ref: SessionRef) -> OtherRecording | None:
-    """Return another cluster of the namespace that has records of the session; None if `ref` itself has."""
-    records: dict[str, set[str]] = {}
+async def find_in_store(
+    store: Store, layout: Layout, namespace: str, cluster: str, sessions: Collection[str]
+) -> dict[str, OtherRecording]:
+    """Return the sessions of which another cluster of the namespace has records, and `cluster` has not.
+
+    All of them are found with one listing, because a job can create directories of any number of sessions.
+    """
+    records: dict[str, dict[str, set[str]]] = {}
     with suppress(StoreDenied):
-        async for info in store.list_all(f"{layout.sessions_prefix()}/{ref.namespace}"):
+        async for info in store.list_all(f"{layout.sessions_prefix()}/{namespace}"):
             found = layout.parse_record_key(info.key)
-            if found and found[0].session == ref.session:
-                records.setdefault(found[0].cluster, set()).add(found[1])
-    if not records or ref.cluster in records:
-        return None
-    cluster, names = min(records.items())
-    return OtherRecording(f"{ref.namespace}/{cluster}", is_complete=END_RECORD in names)
+            if found and found[0].session in sessions:
+                records.setdefault(found[0].session, {}).setdefault(found[0].cluster, set()).add(found[1])
+    return {
+        session: OtherRecording(f"{namespace}/{other}", is_complete=END_RECORD in names)
+        for session, by_cluster in records.items()
+        for other, names in [min(by_cluster.items())]
+        if cluster not in by_cluster
+    }

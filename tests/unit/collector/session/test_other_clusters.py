@@ -187,3 +187,26 @@ def test_session_is_uploaded_if_other_clusters_cannot_be_listed(home: Path) -> N
 
     asyncio.run(scenario())
     assert clusters(home) == {"first", "second"}
+
+
+class CountingStore(LocalStore):
+    """A store that counts listings of the records of all clusters."""
+
+    listings = 0
+
+    def list_all(self, prefix: str, start_after: str = ""):  # type: ignore[no-untyped-def]
+        self.listings += prefix.endswith("/sessions/default")
+        return super().list_all(prefix, start_after)
+
+
+def test_clusters_of_many_sessions_are_found_with_one_listing(home: Path) -> None:
+    """A job can create directories of ended sessions, and each of them caused a listing of the namespace."""
+    for number in range(20):
+        logs = home / f"{SESSION}{number}" / "logs"
+        logs.mkdir(parents=True)
+        (logs / "raylet.out").write_text("hello\n")
+    make_old(home)
+    store = CountingStore(home / "store")
+    asyncio.run(start_second(home, store, "second"))
+    assert len(list(home.glob("store/ray-history/logs/default/second/*"))) == 20
+    assert store.listings == 1
