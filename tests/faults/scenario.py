@@ -141,7 +141,7 @@ class Scenario:
             for node in self._cluster.nodes
             if node.max_spool_bytes > self._schedule.budget_mb * 10**6
         ]
-        store = self._store.local_copy()
+        store = self._store.local_copy(settled=True)
         for session in self._cluster.sessions:
             stored = read_session(store, self._cluster.name, session)
             problems += [f"{session[-5:]}: {problem}" for problem in self._verify_session(store, session, stored)]

@@ -31,7 +31,7 @@ class DirectoryStore:
             "STORAGE_BACKEND": "local", "LOCAL_STORAGE_DIR": str(self._path), **self._faults.environment
         }  # fmt: skip
 
-    def local_copy(self) -> Path:
+    def local_copy(self, *, settled: bool = False) -> Path:
         """Return a directory with all objects."""
         return self._path
 
@@ -73,18 +73,27 @@ class RelayedBucket:
     def injected(self) -> Counter[str]:
         return self._relay.injected - self._injected_before
 
-    def local_copy(self) -> Path:
-        """Return a directory with all objects. Downloads only changed objects."""
+    def local_copy(self, *, settled: bool = False) -> Path:
+        """Return a directory with all objects. Downloads only changed objects.
+
+        With `settled`, the store did not change meanwhile. Otherwise the copy could have the manifest of an index, and
+        not its files, because the S3 server may change during a listing.
+        """
         self._copy.mkdir(exist_ok=True)
-        while not self._copy_objects():
-            pass  # otherwise, the copy could have the manifest of an index, and not its files
+        while not self._copy_objects() or (settled and self._list() != self._etags):
+            pass
         return self._copy
 
-    def _copy_objects(self) -> bool:
-        """Make the copy equal to a listing; False if an object was deleted after the listing."""
+    def _list(self) -> dict[str, str]:
+        """Return the entity tags of all objects."""
         found: dict[str, str] = {}
         for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"{self._prefix}/"):
             found |= {each["Key"]: each["ETag"] for each in page.get("Contents", [])}
+        return found
+
+    def _copy_objects(self) -> bool:
+        """Make the copy equal to a listing; False if an object was deleted after the listing."""
+        found = self._list()
         for key in self._etags.keys() - found.keys():
             self._path(key).unlink()
             del self._etags[key]
