@@ -19,7 +19,7 @@ from rayhistory.server.frontend import Frontends
 from rayhistory.server.history_api.session_filters import parse_session_filters, started_between
 from rayhistory.server.http.list_params import parse_page
 from rayhistory.sessions import Layout
-from rayhistory.sessions.catalog import RUNNING, VANISHED, CatalogEntry, SessionCatalog
+from rayhistory.sessions.catalog import VANISHED, CatalogEntry, SessionCatalog
 from rayhistory.sessions.selection import LIVE
 from rayhistory.storage import Store
 from rayhistory.web import SessionFilters, SessionRow, SessionRowCounts, UtilizationLine
@@ -190,14 +190,12 @@ class SessionListing:
         return predicates
 
     async def row(self, entry: CatalogEntry) -> SessionRow:
-        start, end, manifest_or_error = await asyncio.gather(
-            self._catalog.start(entry), self._catalog.end(entry), self._manifest(entry)
+        start, closing, manifest_or_error = await asyncio.gather(
+            self._catalog.start(entry), self._catalog.closing(entry), self._manifest(entry)
         )
         manifest = manifest_or_error if isinstance(manifest_or_error, Manifest) else None
         state = self._catalog.state(entry)
-        last_ms = manifest.last_ns // 1_000_000 if manifest and manifest.last_ns else None
-        vanished_ms = int(entry.alive * 1000) if entry.alive else None
-        ended_ms = None if state == RUNNING else end.ended_ms if end else last_ms or vanished_ms
+        last_ns = (manifest.last_ns or 0) if manifest else 0
         ref = entry.ref
         return SessionRow(
             namespace=ref.namespace,
@@ -208,7 +206,7 @@ class SessionListing:
             owner_kind=ref.owner_kind or (start.owner_kind if start else None),
             owner_name=ref.owner_name or (start.owner_name if start else None),
             started_ms=start.started_ms if start else entry.started_ms,
-            ended_ms=ended_ms,
+            ended_ms=max(closing.ns, last_ns) // 1_000_000 or None if closing else None,
             ray_version=(start.ray_version if start else None) or (manifest.ray_version if manifest else None),
             size_bytes=manifest.counts.size_bytes if manifest else None,
             index_bytes=manifest.size if manifest else None,
