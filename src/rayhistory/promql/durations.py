@@ -102,7 +102,7 @@ class _Expression:
             return float(found["number"])
         if found["duration"]:
             units = re.findall(r"(\d+)(ms|[smhdwy])", found["duration"].lower())
-            return sum(int(number) * _UNIT_S[unit] for number, unit in units)
+            return sum(float(number) * _UNIT_S[unit] for number, unit in units)
         if found["sign"] in ("-", "+"):
             value = self._sum(_UNARY)
             return -value if found["sign"] == "-" else value

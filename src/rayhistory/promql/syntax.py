@@ -21,6 +21,12 @@ _CACHED_QUERIES = 256
 
 A query is parsed to find its samples and to evaluate it, and panels repeat queries.
 """
+_PANIC = "PanicException"
+"""The type of errors of the parser that it does not expect, such as numbers that are no durations. It is no Exception,
+and cannot be imported.
+"""
+_MAX_TIME_S = 2**63 / 1e6
+"""Limit of fixed times in seconds. Sums of such times in milliseconds remain within 64 bits."""
 MAX_DEPTH = 200
 """Maximum nesting of expressions. The parser is recursive, and would end the process on a stack overflow."""
 _QUOTED = re.compile(
@@ -51,9 +57,13 @@ def parse(query: str, step_ms: int = 0, range_ms: int = 0) -> Any:
     code = _QUOTED.sub(_masked, text)
     try:
         return nodes.parse(with_accepted_selectors(text, code))
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         check_unsupported(code)
         raise QuerySyntaxError(f"parse error: {error}") from None
+    except BaseException as error:
+        if type(error).__name__ != _PANIC:
+            raise
+        raise QuerySyntaxError("parse error: duration out of range") from None
 
 
 def _masked(quoted: re.Match[str]) -> str:
@@ -111,7 +121,10 @@ def fixed_time_ms(node: Any, start_ms: int, end_ms: int) -> int | None:
     found = _AT_TIME.search(node.prettify())
     if found is None:
         raise NotSupported("this form of the @ modifier is not supported")
-    return round(float(found[1]) * 1000)
+    at_s = float(found[1])
+    if not abs(at_s) < _MAX_TIME_S:
+        raise QuerySyntaxError("parse error: timestamp out of bounds for @ modifier")
+    return round(at_s * 1000)
 
 
 class SampleSelection(msgspec.Struct, frozen=True):

@@ -188,6 +188,18 @@ def test_values_are_json_that_prometheus_writes(client: TestClient) -> None:
     assert data(client, "query", query='"text"')["result"][1] == "text"
 
 
+@pytest.mark.parametrize(
+    "query",
+    ["up offset 1e308", "up offset NaN", "up[1e308]", "up[1e18]", "up[5m:1e30]", "up @ 1e308", "up @ 1e20",
+     f"up[1+{'9' * 400}s]", f"up[1+{'9' * 5000}d]"],
+)  # fmt: skip
+def test_numbers_beyond_all_times_are_invalid(client: TestClient, query: str) -> None:
+    """Some of them made the parser panic, and all were answered with 500."""
+    for path, times in (("query", {"time": START_S}), ("query_range", {"start": START_S, "end": START_S, "step": 1})):
+        response = client.get(f"{API}/{path}", params={"query": query, **times})
+        assert (response.status_code, response.json()["errorType"]) == (400, "bad_data")
+
+
 def test_long_duration_is_an_invalid_parameter(client: TestClient) -> None:
     response = client.get(f"{API}/query_range?query=1&start=0&end=1&step={'9' * 5000}s")
     assert (response.status_code, response.json()["errorType"]) == (400, "bad_data")
