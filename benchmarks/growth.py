@@ -1,12 +1,14 @@
 """Measure what it costs to extend the index of a growing session, against one fold of everything.
 
-python benchmarks/growth.py [--steps 100] [--tasks 2000] [--against SRC]
+python benchmarks/growth.py [--steps 100] [--tasks 2000] [--against SRC] [--plot FILE]
 
 Each step adds one object. Some events of a task come a step later, and some twice, as from several nodes. `--against`
-names the `src` directory of another version, which extends an index of its own beside, step by step.
+names the `src` directory of another version, which extends an index of its own beside, step by step. The store is
+SeaweedFS behind a relay that counts requests. `--plot` writes seconds, bytes and requests of each step as SVG.
 """
 
 import argparse
+import asyncio
 import os
 import random
 import resource
@@ -14,18 +16,27 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from delaying_relay import RunningRelay, delaying_relay
 from generate import BEGIN, SESSION, TASKS_PER_FILE, generate_events
+from growth_plot import Series, growth_plot
 from isal import igzip
 
 from rayhistory.index.fold.fold_process import FoldJob
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.records import Closing
-from rayhistory.settings import SERVER, resolve
+from rayhistory.settings import SERVER, Settings, resolve
+from rayhistory.storage import open_store
+from support.store_servers.seaweed import KEY, SECRET, seaweedfs
 
 REF = SessionRef("default", "growing", SESSION)
 NODE = "ab" * 28
@@ -33,12 +44,15 @@ LATE_SHARE = 0.02
 """Events of a step that arrive with the next one."""
 REPEATED_SHARE = 0.005
 HERE = Path(__file__).parents[1] / "src"
+BUCKET = "benchmark"
 
 
 class Step(NamedTuple):
     raw_mb: float
     cpu: float
+    seconds: float
     written: int
+    requests: int
 
     @property
     def cpu_per_mb(self) -> float:
@@ -46,48 +60,68 @@ class Step(NamedTuple):
 
 
 class Version:
-    """One version of the code with a store of its own."""
+    """One version of the code, with a directory of its own in the store."""
 
-    def __init__(self, name: str, src: Path, root: Path, memory: str) -> None:
+    def __init__(self, name: str, src: Path, endpoint: str, relay: RunningRelay, memory: str) -> None:
         self.name = name
-        self.root = root
         self.steps: list[Step] = []
         self._src = src
-        self._memory = memory
-        self._known: set[Path] = set()
+        self._relay = relay
+        self._settings = _settings(name, endpoint, memory)
+        self._layout = Layout(self._settings.storage_root_dir)
+        self._known: set[str] = set()
 
     def extend(self, number: int, data: bytes, closing: Closing | None) -> Step:
         """Add an object and fold."""
-        add_object(self.root, number, data)
-        step = Step(len(data) / 1e6, self._fold(closing), self._new_bytes())
+        asyncio.run(self._put(_object_key(self._layout, number), igzip.compress(data, 1)))
+        self._relay.requests()
+        start = time.monotonic()
+        cpu = self._fold(closing)
+        seconds = time.monotonic() - start
+        step = Step(len(data) / 1e6, cpu, seconds, asyncio.run(self._new_bytes()), self._relay.requests())
         self.steps.append(step)
         return step
 
     def fold_afresh(self, closing: Closing | None) -> tuple[float, int]:
         """Fold everything at once; return CPU seconds and the size of the index."""
         cpu = self._fold(closing, fresh=True)
-        return cpu, self._new_bytes()
+        return cpu, asyncio.run(self._new_bytes())
 
     def _fold(self, closing: Closing | None, *, fresh: bool = False) -> float:
         before = _child_cpu_seconds()
-        fold(self.root, self._src, self._memory, closing, fresh=fresh)
+        fold(self._settings, self._src, closing, fresh=fresh, environment={"S3_ENDPOINT": self._relay.url})
         return _child_cpu_seconds() - before
 
-    def _new_bytes(self) -> int:
+    async def _put(self, key: str, data: bytes) -> None:
+        await open_store(self._settings, writable=True).put(key, data)
+
+    async def _new_bytes(self) -> int:
         """Return the bytes that appeared below the index since the last call. A fold deletes none of its own files."""
-        found = {path for path in (self.root / Layout().index_prefix(REF)).rglob("*") if path.is_file()}
-        new, self._known = found - self._known, found
-        return sum(path.stat().st_size for path in new)
+        store = open_store(self._settings)
+        found = {info.key: info.size async for info in store.list_all(self._layout.index_prefix(REF))}
+        new, self._known = found.keys() - self._known, set(found)
+        return sum(found[key] for key in new)
+
+
+def _settings(directory: str, endpoint: str, memory: str) -> Settings:
+    """Return settings of a store in SeaweedFS. Clients read its address and keys from the environment."""
+    os.environ |= {
+        "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "S3_REGION": "us-east-1",
+        "S3_ENDPOINT": endpoint, "S3_BUCKET": BUCKET,
+    }  # fmt: skip
+    place = {"RAYHISTORY_STORE": f"s3://{BUCKET}/{directory}", "RAYHISTORY_INDEX_MEMORY": memory}
+    return resolve(SERVER, {}, {**os.environ, **place})[0]
 
 
 def grow(root: Path, tasks: int, folds: int) -> SessionRef:
     """Write a session that was indexed while it grew: some events of a task come after the fold of the others."""
     steps = max(tasks // TASKS_PER_FILE, folds)
+    settings, _ = resolve(SERVER, {}, {"LOCAL_STORAGE_DIR": str(root), "RAYHISTORY_INDEX_MEMORY": "1Gi"})
     ends = {steps * fold // folds - 1 for fold in range(1, folds + 1)}
     for number, data in enumerate(_objects(steps, tasks // steps)):
         add_object(root, number, data)
         if number in ends:
-            fold(root, HERE, "1Gi", None)
+            fold(settings, HERE, None)
     marker = root / Layout().metadata_key(REF)
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.touch()
@@ -95,21 +129,31 @@ def grow(root: Path, tasks: int, folds: int) -> SessionRef:
 
 
 def add_object(root: Path, number: int, data: bytes) -> None:
-    path = root / Layout().events_key(REF, NODE, "job_events/01000000", BEGIN + number, compressed=True)
+    path = root / _object_key(Layout(), number)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(igzip.compress(data, 1))
 
 
-def fold(root: Path, src: Path, memory: str, closing: Closing | None, *, fresh: bool = False) -> None:
+def _object_key(layout: Layout, number: int) -> str:
+    return layout.events_key(REF, NODE, "job_events/01000000", BEGIN + number, compressed=True)
+
+
+def fold(
+    settings: Settings,
+    src: Path,
+    closing: Closing | None,
+    *,
+    fresh: bool = False,
+    environment: Mapping[str, str] | None = None,
+) -> None:
     """Fold the session with one version of the code, in a process of its own."""
-    settings, _ = resolve(SERVER, {}, {"LOCAL_STORAGE_DIR": str(root), "RAYHISTORY_INDEX_MEMORY": memory})
-    with tempfile.TemporaryDirectory(dir=root) as scratch:
+    with tempfile.TemporaryDirectory(prefix="rayhistory-growth-") as scratch:
         job = FoldJob(msgspec.to_builtins(settings), REF, closing, scratch, fresh)
         subprocess.run(
             [sys.executable, "-m", "rayhistory.index.fold.fold_process"],
             input=msgspec.json.encode(job),
             stdout=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": str(src)},
+            env=os.environ | {"PYTHONPATH": str(src)} | dict(environment or {}),
             check=True,
         )
 
@@ -120,18 +164,40 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=2_000, help="tasks per step")
     parser.add_argument("--memory", default="1Gi")
     parser.add_argument("--against", type=Path, help="the src directory of another version")
+    parser.add_argument("--plot", type=Path, help="the SVG file to write")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="rayhistory-growth-") as directory:
-        versions = [Version("this", HERE, Path(directory, "this"), arguments.memory)]
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rayhistory-growth-")))
+        endpoint = stack.enter_context(seaweedfs(directory))
+        relay = stack.enter_context(delaying_relay(endpoint, 0.0))
+        versions = [Version("this", HERE, endpoint, relay, arguments.memory)]
         if arguments.against:
-            versions.append(Version("other", arguments.against, Path(directory, "other"), arguments.memory))
-        print(f"{'step':>5} {'raw MB':>8}" + "".join(f" {v.name + ' CPU s':>12} {'written MB':>12}" for v in versions))
+            versions.append(Version("other", arguments.against, endpoint, relay, arguments.memory))
+        columns = "".join(
+            f" {v.name + ' CPU s':>12} {'seconds':>8} {'written MB':>11} {'requests':>9}" for v in versions
+        )
+        print(f"{'step':>5} {'raw MB':>8}{columns}")
         for number, data in enumerate(_objects(arguments.steps, arguments.tasks)):
             done = [version.extend(number, data, None) for version in versions]
-            cells = "".join(f" {step.cpu:12.2f} {step.written / 1e6:12.2f}" for step in done)
+            cells = "".join(f" {s.cpu:12.2f} {s.seconds:8.2f} {s.written / 1e6:11.2f} {s.requests:9}" for s in done)
             print(f"{number + 1:5} {len(data) / 1e6:8.1f}{cells}", flush=True)
+        if arguments.plot:
+            arguments.plot.write_text(_plot(versions[0].steps))
         for version in versions:
             _summarize(version)
+
+
+def _plot(steps: list[Step]) -> str:
+    sizes = [sum(step.raw_mb for step in steps[: number + 1]) for number in range(len(steps))]
+    return growth_plot(
+        sizes,
+        "MB of events in the session",
+        [
+            Series("CPU seconds per extension", [step.cpu for step in steps]),
+            Series("MB written per extension", [step.written / 1e6 for step in steps]),
+            Series("requests per extension", [float(step.requests) for step in steps]),
+        ],
+    )
 
 
 def _objects(steps: int, tasks: int) -> Iterator[bytes]:
