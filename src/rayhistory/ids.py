@@ -43,6 +43,8 @@ def to_hex(value: object, size: int) -> str | None:
 
 def all_to_hex(values: Sequence[object], size: int) -> list[str | None]:
     """Convert each id as `to_hex` does."""
+    if len(values) > 1 and values[0] == values[-1] and values.count(values[0]) == len(values):  # for example: the job
+        return [to_hex(values[0], size)] * len(values)
     converted = _convert_task_ids(values) if size == TASK else None
     return converted or list(map(_caches[size].__getitem__, values))
 

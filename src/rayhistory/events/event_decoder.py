@@ -5,6 +5,9 @@ and repaired if possible. Unreadable lines are counted. Malformed input never ra
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import cast
 
 import msgspec
 
@@ -15,6 +18,7 @@ from rayhistory.events.row_buffer import MALFORMED_ERRORS, Anomaly, RowBuffer
 from rayhistory.gaps import GapCode
 from rayhistory.utc import MAX_CLOCK_SKEW_S
 
+_EVENT_ID, _TIMESTAMP = attrgetter("event_id"), attrgetter("timestamp")
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _MAX_EVENT_IDS = 200_000
 _MAX_DETAILS = 200
@@ -95,14 +99,12 @@ class EventDecoder:
 
     def _add(self, events: list[event_types.Event]) -> int:
         self._count_repeated(events)
-        times = parse_all([event.timestamp for event in events])
-        if None in times:
+        times = parse_all(list(map(_TIMESTAMP, events)))
+        if not all(times) and None in times:
             self.count_gap(GapCode.EVENT_WITHOUT_TIMESTAMP, count=times.count(None))
-        readable = self._without_future([ns for ns in times if ns is not None])
-        if readable:
-            first, last = min(readable), max(readable)
-            self._first_ns = min(first, self._first_ns or first)
-            self._last_ns = max(last, self._last_ns or last)
+            self._add_life_signs([ns for ns in times if ns is not None])
+        else:
+            self._add_life_signs(cast("Sequence[int]", times))
         try:
             anomalies = add_events(self.rows, events, times)
         except MALFORMED_ERRORS:  # raised by one of the events: rows that were added already are merged with themselves
@@ -111,12 +113,16 @@ class EventDecoder:
         self._count_anomalies(anomalies + self.rows.take_anomalies())
         return len(events)
 
-    def _without_future(self, times: list[int]) -> list[int]:
-        if self._stored_ns is None or not times or max(times) <= self._stored_ns + _MAX_CLOCK_SKEW_NS:
-            return times
-        possible = [ns for ns in times if ns <= self._stored_ns + _MAX_CLOCK_SKEW_NS]
-        self.count_gap(GapCode.EVENT_FROM_FUTURE, count=len(times) - len(possible))
-        return possible or [self._stored_ns]
+    def _add_life_signs(self, times: Sequence[int]) -> None:
+        if not times:
+            return
+        first, last = min(times), max(times)
+        if self._stored_ns is not None and last > self._stored_ns + _MAX_CLOCK_SKEW_NS:
+            possible = [ns for ns in times if ns <= self._stored_ns + _MAX_CLOCK_SKEW_NS]
+            self.count_gap(GapCode.EVENT_FROM_FUTURE, count=len(times) - len(possible))
+            first, last = (first, max(possible)) if possible else (self._stored_ns, self._stored_ns)
+        self._first_ns = min(first, self._first_ns or first)
+        self._last_ns = max(last, self._last_ns or last)
 
     def _add_one(self, event: event_types.Event, ns: int | None) -> list[Anomaly]:
         try:
@@ -133,7 +139,9 @@ class EventDecoder:
 
         A repeated batch follows soon after the first, so only recent ids are remembered.
         """
-        event_ids = [event.event_id for event in events if event.event_id]
+        event_ids = list(map(_EVENT_ID, events))
+        if not all(event_ids):
+            event_ids = list(filter(None, event_ids))
         before = len(self._event_ids)
         self._event_ids.update(event_ids)
         repeated = before + len(event_ids) - len(self._event_ids)

@@ -1,14 +1,15 @@
 """Dispatch events to the functions that turn them into rows.
 
-Nearly all events are about tasks. They are converted many at a time (`task_rows`).
+Nearly all events are about tasks. They are converted many at a time (`lifecycle_rows`, `task_rows`).
 """
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import msgspec
 from msgspec import Raw
 
-from rayhistory.events import entity_rows, event_types, task_rows
+from rayhistory.events import entity_rows, event_types, lifecycle_rows, task_rows
 from rayhistory.events.dashboard_responses import FAILED_TASKS_URI, TASK_SPANS_URI, add_dashboard_rows
 from rayhistory.events.export_files import add_export_record
 from rayhistory.events.row_buffer import Anomaly, RowBuffer
@@ -24,8 +25,8 @@ def add_events(rows: RowBuffer, events: Sequence[event_types.Event], times: Sequ
     definition_times: list[int] = []
     profiles: list[event_types.TaskProfile] = []
     anomalies: list[Anomaly] = []
-    for event, time in zip(events, times, strict=True):
-        ns = time or 0
+    known_times = cast("Sequence[int]", times) if all(times) else [ns or 0 for ns in times]
+    for event, ns in zip(events, known_times, strict=True):
         if lifecycle := event.task_lifecycle_event or event.task_execution_event:
             lifecycles.append(lifecycle)
             lifecycle_times.append(ns)
@@ -38,7 +39,7 @@ def add_events(rows: RowBuffer, events: Sequence[event_types.Event], times: Sequ
             profiles.append(event.task_profile_events)
         elif anomaly := _add_other(rows, event, ns):
             anomalies.append(anomaly)
-    anomalies += task_rows.add_lifecycles(rows, lifecycles, lifecycle_times)
+    anomalies += lifecycle_rows.add_lifecycles(rows, lifecycles, lifecycle_times)
     anomalies += task_rows.add_definitions(rows, definitions, definition_times)
     anomalies += task_rows.add_profiles(rows, profiles)
     return anomalies

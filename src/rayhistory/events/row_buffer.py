@@ -127,8 +127,10 @@ def to_json_text(raw: Raw) -> str | None:
     return to_json_texts((raw,))[0]
 
 
-def to_json_texts(raws: Iterable[Raw]) -> list[str | None]:
+def to_json_texts(raws: Sequence[Raw]) -> list[str | None]:
     """Return `to_json_text` of each value."""
+    if len(raws) > 1 and raws[0] == raws[-1] and raws.count(raws[0]) == len(raws):  # for example: no labels
+        return to_json_texts(raws[:1]) * len(raws)
     return [
         None if len(text) <= _MAX_EMPTY_JSON_LENGTH and text in _EMPTY_JSON else text
         for text in map(str, raws, repeat("utf-8"))

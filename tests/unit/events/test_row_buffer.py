@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import rayhistory
-from rayhistory.events import event_rows, task_rows
+from rayhistory.events import event_rows, lifecycle_rows
 from rayhistory.events.event_decoder import EventDecoder
 from rayhistory.events.row_buffer import MALFORMED_ERRORS, ColumnMismatch, RowBuffer
 from rayhistory.events.table_columns import TABLES, TABLES_BY_NAME, TASK_TABLES
@@ -78,7 +78,7 @@ def test_decoder_does_not_count_a_wrong_row_as_a_gap(
         rows.add("node_definitions", node_id="n", host="h")
 
     monkeypatch.setitem(event_rows._HANDLERS, "node_definition_event", add_wrong_row)
-    monkeypatch.setattr(task_rows, "_STATE_COLUMNS", tuple(f"{name}_x" for name in task_rows._STATE_COLUMNS))
+    monkeypatch.setattr(lifecycle_rows, "_STATE_COLUMNS", tuple(f"{name}_x" for name in lifecycle_rows._STATE_COLUMNS))
     decoder = EventDecoder("source", RowBuffer())
     with pytest.raises(ColumnMismatch):
         if feed == "lines":
