@@ -82,7 +82,10 @@ def _b64(raw: bytes) -> str:
 def _time(ns: int) -> str:
     seconds, fraction = divmod(ns, 10**9)
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    return f"{stamp}.{fraction:09d}Z"
+    digits = f"{fraction:09d}"
+    while digits.endswith("000"):  # as JSON of protobuf does
+        digits = digits[:-3]
+    return f"{stamp}.{digits}Z" if digits else f"{stamp}Z"
 
 
 def generate_events(first: int, count: int) -> list[str]:

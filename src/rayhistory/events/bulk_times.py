@@ -1,7 +1,8 @@
 """Parse many of Ray's times at once. Separate from `times`, because collectors do not load Arrow."""
 
+from array import array
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 from arro3.core import Array, DataType
 
@@ -20,16 +21,22 @@ def parse_all(texts: Sequence[str]) -> Sequence[int | None]:
     try:
         joined = "".join(texts)
         if len(joined) != _FULL_LENGTH * len(texts):
-            texts = list(map(_padded, texts))
+            texts = [text if len(text) == _FULL_LENGTH else _padded(text) for text in texts]
             joined = "".join(texts)
         if _LEAP_SECOND not in joined and joined.encode().translate(None, _DIGITS) == _SEPARATORS * len(texts):
             times = Array(texts, _UTF8).cast(_TIMESTAMP)
-            numbers = cast(list[int], times.cast(_INT64).to_pylist()) if not times.null_count else []
+            numbers = _to_list(times.cast(_INT64)) if not times.null_count else []
             if numbers and min(numbers) >= -MAX_NS and max(numbers) <= MAX_NS:
                 return numbers
     except ValueError:
         pass
     return list(map(parse_ns, texts))
+
+
+def _to_list(numbers: Array) -> list[int]:
+    """Return 64-bit integers, none of them NULL. This is six times as fast as `to_pylist`."""
+    buffer = cast("Any", numbers).buffer()  # not in the type stubs of arro3
+    return array("q", buffer.to_bytes()).tolist()
 
 
 def _padded(text: str) -> str:
