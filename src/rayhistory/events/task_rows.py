@@ -41,7 +41,7 @@ def add_definitions(
         "func_or_class_name": [function_name(event.task_func or event.actor_func) for event in events],
         "language": or_none(language),
         "parent_task_id": ids.all_to_hex(parent, ids.TASK),
-        "actor_id": list(map(_actor_id, actor, task_type, task_ids)),
+        "actor_id": _actor_ids(actor, task_type, task_ids),
         "placement_group_id": ids.all_to_hex(group, ids.PLACEMENT_GROUP),
         "required_resources": to_json_texts(resources),
         "label_selector": to_json_texts(labels),
@@ -51,6 +51,12 @@ def add_definitions(
         "defined_ns": sent,
     }
     return extend_task_rows(rows, "task_definitions", columns, task)
+
+
+def _actor_ids(given: Sequence[str], types: Sequence[str], task_ids: Sequence[str | None]) -> Sequence[str | None]:
+    if not any(given) and "ACTOR_CREATION_TASK" not in types:
+        return [None] * len(given)
+    return list(map(_actor_id, given, types, task_ids))
 
 
 def _actor_id(given: str, task_type: str, task_id: str | None) -> str | None:

@@ -173,7 +173,17 @@ async def read_latest_manifest(store: Store, layout: Layout, ref: SessionRef) ->
 
     Other releases may store generations with other schema versions beside ours.
     """
-    for generation in await _newest_generations(store, layout, ref):
+    return await _first_readable(store, layout, ref, await _newest_generations(store, layout, ref))
+
+
+async def read_latest_and_next(store: Store, layout: Layout, ref: SessionRef) -> tuple[Manifest | None, int]:
+    """Return the latest manifest and the next generation's number, from one listing."""
+    generations = await _newest_generations(store, layout, ref)
+    return await _first_readable(store, layout, ref, generations), max(generations, default=0) + 1
+
+
+async def _first_readable(store: Store, layout: Layout, ref: SessionRef, generations: list[int]) -> Manifest | None:
+    for generation in generations:
         manifest = parse_manifest(await _read_manifest(store, layout, ref, generation))
         if manifest is not None:
             return manifest
@@ -219,9 +229,7 @@ async def _read_manifest(store: Store, layout: Layout, ref: SessionRef, generati
 
 
 async def next_generation(store: Store, layout: Layout, ref: SessionRef) -> int:
-    listing = await store.list_folder(layout.index_prefix(ref))
-    numbers = [layout.parse_manifest_key(info.key) or 0 for info in listing.objects]
-    return max(numbers, default=0) + 1
+    return max(await _newest_generations(store, layout, ref), default=0) + 1
 
 
 async def publish_manifest(store: Store, layout: Layout, ref: SessionRef, manifest: Manifest) -> Manifest:

@@ -66,6 +66,7 @@ def find_earlier_rows(
     for name in (FOUND, AFFECTED):
         copy_rows(database, name, folder / f"{name}.parquet")
     paths = [folder / f"{table}.0.parquet" for table in TASK_TABLES]
+    previous.prefetch(list(_MERGED_NAMES.values()), places)
     for table, path in zip(TASK_TABLES, paths, strict=True):
         files = previous.fetch_parts(_MERGED_NAMES[table], places)
         if files:

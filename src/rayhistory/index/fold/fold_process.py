@@ -13,7 +13,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,11 @@ from rayhistory.index.fold.part_compaction import choose_parts, compact, parts_a
 from rayhistory.index.fold.part_tables import key_hash
 from rayhistory.index.fold.partial_files import TYPICAL_ROW_BYTES
 from rayhistory.index.fold.partitions import Partitions
-from rayhistory.index.fold.previous_index import CoveredSource, PartDamaged, PreviousIndex
+from rayhistory.index.fold.previous_index import CoveredSource, PartDamaged, PreviousIndex, covered_sources
 from rayhistory.index.fold.publication import Publication, delete_old_generations
 from rayhistory.index.fold.served_tables import merged_table_name
 from rayhistory.index.fold.sources import Source, list_sources, read_seals, sources_digest, unread_sources
-from rayhistory.index.manifest import SCHEMA_VERSION, Manifest, Part, next_generation, read_latest_manifest
+from rayhistory.index.manifest import SCHEMA_VERSION, Manifest, Part, read_latest_and_next, read_latest_manifest
 from rayhistory.index.overlay import index_store
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.records import Closing
@@ -181,15 +181,31 @@ class _Fold:
 
     async def _fold(self, lost: set[str] | None) -> Manifest:
         """Fold new sources, and the sources of lost parts. If there is no previous generation, fold all sources."""
-        generation = await next_generation(self._indexes, self._layout, self._job.ref)
+        latest, generation = await read_latest_and_next(self._indexes, self._layout, self._job.ref)
         scratch = self._scratch()
         previous, listed = None, list[CoveredSource]()
-        if lost is not None:
-            previous, listed = await self._fetch_previous(scratch / PREVIOUS_FOLDER, lost)
+        if latest and lost is not None:
+            previous, listed = await self._fetch_previous(latest, scratch / PREVIOUS_FOLDER, lost)
         covered = [source for source in listed if not (previous and previous.is_lost(source))]
         unread = unread_sources(self._sources, [(key, version) for key, version, _, _ in covered])
         self._report(0.02, f"{len(unread)} of {len(self._sources)} objects to read")
-        (decoded, partitions), size_bytes = await asyncio.gather(self._decode(unread, scratch), self._size_bytes())
+        removed = {source[0] for source in listed} - {source.key for source in self._sources}
+        (built, decoded), size_bytes = await asyncio.gather(
+            self._build(unread, removed, previous, scratch), self._size_bytes()
+        )
+        built.counts.size_bytes = size_bytes
+        self._report(0.95, "writing the index")
+        total = _previous_stats(previous) + decoded
+        publication = Publication(self._indexes, self._layout, self._job.ref, generation)
+        sources = covered_sources(self._sources, unread, covered, generation)
+        return await publication.publish(await self._manifest(publication, built, previous, total, sources))
+
+    async def _build(
+        self, unread: list[Source], removed: set[str], previous: PreviousIndex | None, scratch: Path
+    ) -> tuple[BuiltTables, DecodeStats]:
+        (decoded, partitions), seals = await asyncio.gather(
+            self._decode(unread, scratch), read_seals(self._store, self._sources)
+        )
         self._report(0.7, f"{decoded.events:,} events read, merging")
 
         def partition_again(earlier: EarlierRows) -> Partitions:
@@ -197,34 +213,22 @@ class _Fold:
             older = DecodeStats(0, typical, max(0, _COMPRESSION_RATIO * earlier.size - typical))
             return partitions.finer(partitions_for(self._settings, decoded + older).count)
 
-        removed = {source[0] for source in listed} - {source.key for source in self._sources}
-        inputs = FoldInputs(
-            partitions.finer(partitions_for(self._settings, decoded).count),
-            self._job.closing,
-            await read_seals(self._store, self._sources),
-            removed,
-            previous,
-            partition_again,
-        )
-        built = await asyncio.to_thread(build, self._settings, scratch, inputs, self._pool, self._report)
-        built.counts.size_bytes = size_bytes
-        self._report(0.95, "writing the index")
-        total = _previous_stats(previous) + decoded
-        publication = Publication(self._indexes, self._layout, self._job.ref, generation)
-        await publication.put_covered(_covered_sources(self._sources, unread, covered, generation))
-        return await publication.publish(await self._manifest(publication, built, previous, total))
+        new = partitions.finer(partitions_for(self._settings, decoded).count)
+        inputs = FoldInputs(new, self._job.closing, seals, removed, previous, partition_again)
+        return await asyncio.to_thread(build, self._settings, scratch, inputs, self._pool, self._report), decoded
 
-    async def _fetch_previous(self, folder: Path, lost: set[str]) -> tuple[PreviousIndex | None, list[CoveredSource]]:
+    async def _fetch_previous(
+        self, manifest: Manifest, folder: Path, lost: set[str]
+    ) -> tuple[PreviousIndex | None, list[CoveredSource]]:
         """Fetch the files of the previous generation that every fold reads. Ignore it if a small table is damaged."""
-        manifest = await read_latest_manifest(self._indexes, self._layout, self._job.ref)
-        if manifest is None or manifest.key_hash != await asyncio.to_thread(key_hash):
+        if manifest.key_hash != await asyncio.to_thread(key_hash):
             return None, []
         previous = self._open(manifest, lost)
         try:
-            listed = await previous.covered()
             tables = [table.name for table in TABLES if table.name not in TASK_TABLES]
             fetches = [previous.fetch_table(merged_table_name(name), folder, name) for name in tables]
-            await concurrently([previous.fetch_lookups(), *fetches], 1 + len(fetches))
+            calls: list[Coroutine[Any, Any, Any]] = [previous.covered(), previous.fetch_lookups(), *fetches]
+            listed, *_ = await concurrently(calls, len(calls))
         except PartDamaged:
             raise
         except (ObjectNotFound, msgspec.DecodeError, UnicodeDecodeError, IndexDamaged):
@@ -250,12 +254,21 @@ class _Fold:
         return await stored_bytes(self._store, self._layout, self._job.ref)
 
     async def _manifest(
-        self, publication: Publication, built: BuiltTables, previous: PreviousIndex | None, total: DecodeStats
+        self,
+        publication: Publication,
+        built: BuiltTables,
+        previous: PreviousIndex | None,
+        total: DecodeStats,
+        covered: list[CoveredSource],
     ) -> Manifest:
-        files = await publication.upload(built.files, previous.manifest.files if previous else None)
+        uploads: list[Coroutine[Any, Any, Any]] = [
+            publication.upload(built.files, previous.manifest.files if previous else None),
+            publication.upload(built.part),
+            publication.put_covered(covered),
+        ]
+        files, new, _ = await concurrently(uploads, len(uploads))
         parts = [_extended(part, built, publication.generation) for part in (previous.parts if previous else [])]
         if built.part:
-            new = await publication.upload(built.part)
             rows = sum(file.rows for file in new["tasks"])
             parts.append(Part(publication.folder, new, rows, 0, [(publication.generation, publication.generation)]))
         return Manifest(
@@ -324,18 +337,6 @@ def _extended(part: Part, built: BuiltTables, generation: int) -> Part:
     if part.name in built.touched_parts:
         batches = join_ranges([*batches, (generation, generation)])
     return msgspec.structs.replace(part, superseded=built.superseded.get(part.name, 0), batches=batches)
-
-
-def _covered_sources(
-    sources: list[Source], unread: Iterable[Source], covered: list[CoveredSource], generation: int
-) -> list[CoveredSource]:
-    """Return each source with the first and the last generation for which it was read."""
-    first = {key: batch for key, _, batch, _ in covered}
-    last = {key: batch for key, _, _, batch in covered} | {source.key: generation for source in unread}
-    return [
-        (source.key, source.version, first.get(source.key, generation), last.get(source.key, generation))
-        for source in sources
-    ]
 
 
 def _previous_stats(previous: PreviousIndex | None) -> DecodeStats:

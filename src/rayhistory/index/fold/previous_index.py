@@ -12,6 +12,7 @@ from rayhistory.errors import IndexDamaged, ObjectNotFound
 from rayhistory.index.batch_ranges import join_ranges, overlaps
 from rayhistory.index.fold.merge import parquet
 from rayhistory.index.fold.part_tables import DEPENDS, KEYS, SUPERSEDED, TASK_COUNTS, UNEXECUTED, PartFile, count_flags
+from rayhistory.index.fold.sources import Source
 from rayhistory.index.fold.table_files import Database
 from rayhistory.index.index_objects import PromisedObject
 from rayhistory.index.manifest import Manifest, Part, StoredFile
@@ -96,6 +97,10 @@ class PreviousIndex:
         fetches = (self._fetch_parts(table, [(part, _numbers(part, table))]) for part, table in whole)
         await concurrently(fetches, _MAX_CONCURRENT_FETCHES)
 
+    def prefetch(self, tables: Sequence[str], wanted: Sequence[tuple[Part, Sequence[int]]]) -> None:
+        """Fetch the given files of several tables concurrently, for later calls of `fetch_parts`."""
+        self._wait(concurrently((self._fetch_parts(table, wanted) for table in tables), len(tables)))
+
     def fetch_parts(self, table: str, wanted: Iterable[tuple[Part, Iterable[int]]]) -> list[PartFile]:
         """Fetch the given files of a table that is stored in parts."""
         return self._wait(self._fetch_parts(table, [(part, list(numbers)) for part, numbers in wanted]))
@@ -179,6 +184,18 @@ class PreviousIndex:
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def covered_sources(
+    sources: list[Source], unread: Iterable[Source], covered: list[CoveredSource], generation: int
+) -> list[CoveredSource]:
+    """Return each source with the first and the last generation for which it was read."""
+    first = {key: batch for key, _, batch, _ in covered}
+    last = {key: batch for key, _, _, batch in covered} | {source.key: generation for source in unread}
+    return [
+        (source.key, source.version, first.get(source.key, generation), last.get(source.key, generation))
+        for source in sources
+    ]
 
 
 def _numbers(part: Part, table: str) -> range:

@@ -94,3 +94,16 @@ def test_rounds_of_a_fold_do_not_grow_with_the_objects(store: RoundsStore, tmp_p
     assert reads == 60, "each new object is read once, by one request"
     assert store.most_in_flight >= 32
     assert many <= few + 6, store.requests
+
+
+def published_in_round(store: RoundsStore) -> int:
+    return next(number for number, what in store.requests if what.startswith("create ") and "manifest" in what)
+
+
+def test_fold_publishes_after_few_requests_in_sequence(store: RoundsStore, tmp_path: Path) -> None:
+    put_objects(tmp_path / "store", 4)
+    fold_rounds(store, tmp_path)
+    assert published_in_round(store) <= 6, "list generations, read events, list the session's size (3), write files"
+    put_objects(tmp_path / "store", 4, start=100)
+    fold_rounds(store, tmp_path)
+    assert published_in_round(store) <= 8, "in addition: read the manifest, and the previous tables"
