@@ -21,6 +21,8 @@ _ARROW_TYPES = {
 _null_columns = {column_type: Array([], arrow) for column_type, arrow in _ARROW_TYPES.items()}
 """All-NULL columns, made once and sliced, because most columns of most events are empty."""
 _MAX_ROWS = 50_000
+_CHECKED_BYTES = 1 << 20
+"""The row counts are checked after this number of bytes, and not after each of many small objects."""
 TYPICAL_ROW_BYTES = 1000
 """Typical size of an event. Its row is smaller, unless it contains long texts."""
 _MIN_INT, _MAX_INT = -(2**63), 2**63 - 1
@@ -80,6 +82,7 @@ class PartialWriter:
         self._partitions = partitions
         self._max_bytes = max_bytes
         self._pending_bytes = 0
+        self._unchecked_bytes = 0
         self._files = 0
 
     def flush_if_large(self, new_bytes: int) -> None:
@@ -88,6 +91,10 @@ class PartialWriter:
         `new_bytes` is the size of the events added since the last call.
         """
         self._pending_bytes += new_bytes
+        self._unchecked_bytes += new_bytes
+        if self._unchecked_bytes < _CHECKED_BYTES:
+            return
+        self._unchecked_bytes = 0
         if self._pending_bytes >= self._max_bytes:
             self.close()
         for table, columns in self.rows.columns.items():
