@@ -176,7 +176,11 @@ async def read_latest_manifest(store: Store, layout: Layout, ref: SessionRef) ->
     return await _first_readable(store, layout, ref, await _newest_generations(store, layout, ref))
 
 
-async def read_latest_and_next(store: Store, layout: Layout, ref: SessionRef) -> tuple[Manifest | None, int]:
+LatestIndex = tuple[Manifest | None, int]
+"""The latest manifest of a session, and the number of the next generation."""
+
+
+async def read_latest_and_next(store: Store, layout: Layout, ref: SessionRef) -> LatestIndex:
     """Return the latest manifest and the next generation's number, from one listing."""
     generations = await _newest_generations(store, layout, ref)
     return await _first_readable(store, layout, ref, generations), max(generations, default=0) + 1

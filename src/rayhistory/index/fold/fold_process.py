@@ -38,7 +38,14 @@ from rayhistory.index.fold.previous_index import CoveredSource, PartDamaged, Pre
 from rayhistory.index.fold.publication import Publication, delete_old_generations
 from rayhistory.index.fold.served_tables import merged_table_name
 from rayhistory.index.fold.sources import Source, list_sources, read_seals, sources_digest, unread_sources
-from rayhistory.index.manifest import SCHEMA_VERSION, Manifest, Part, read_latest_and_next, read_latest_manifest
+from rayhistory.index.manifest import (
+    SCHEMA_VERSION,
+    LatestIndex,
+    Manifest,
+    Part,
+    read_latest_and_next,
+    read_latest_manifest,
+)
 from rayhistory.index.overlay import index_store
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.records import Closing
@@ -70,12 +77,11 @@ class FoldJob(msgspec.Struct):
     fresh: bool = False
     """True to read all sources, even if a previous generation covers them."""
     repair: bool = False
-    """True if the previous generation cannot be read.
-
-    Then its damaged parts are rebuilt, or everything if none is damaged.
-    """
+    """True to rebuild the damaged parts of the previous generation, or everything if no part is damaged."""
     sources: list[Source] | None = None
     """The sources, if the caller has just listed them; otherwise the fold lists them."""
+    latest: LatestIndex | None = None
+    """The latest manifest and the next generation's number, if the caller has just read them."""
 
 
 class FoldReport(msgspec.Struct, omit_defaults=True):
@@ -181,7 +187,7 @@ class _Fold:
 
     async def _fold(self, lost: set[str] | None) -> Manifest:
         """Fold new sources, and the sources of lost parts. If there is no previous generation, fold all sources."""
-        latest, generation = await read_latest_and_next(self._indexes, self._layout, self._job.ref)
+        latest, generation = self._job.latest or await read_latest_and_next(self._indexes, self._layout, self._job.ref)
         scratch = self._scratch()
         previous, listed = None, list[CoveredSource]()
         if latest and lost is not None:

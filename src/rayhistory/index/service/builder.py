@@ -15,7 +15,7 @@ from rayhistory.errors import IndexFailed, SessionNotIndexed, StoreError
 from rayhistory.index.fold.fold_process import FoldJob, FoldReport
 from rayhistory.index.fold.sources import Source, list_sources, sources_digest
 from rayhistory.index.leases import Leases
-from rayhistory.index.manifest import Manifest, read_latest_manifest
+from rayhistory.index.manifest import LatestIndex, Manifest, read_latest_and_next, read_latest_manifest
 from rayhistory.index.overlay import index_store
 from rayhistory.index.products.product_builder import ProductBuilder
 from rayhistory.index.products.product_engine import ProductEngine
@@ -78,6 +78,9 @@ class _SourceListing(msgspec.Struct):
     @property
     def size(self) -> int:
         return sum(source.size for source in self.sources)
+
+    def is_covered_by(self, manifest: Manifest, closing: Closing | None) -> bool:
+        return manifest.closing == closing and manifest.covered == sources_digest(self.sources)
 
 
 class IndexBuilder:
@@ -321,25 +324,22 @@ class IndexBuilder:
                     continue  # another server was faster
                 if time.monotonic() - listing.listed_at > _MAX_LISTING_AGE_S:  # it waited for a slot, or for a server
                     listing = await self._list(ref)
-                manifest = None if from_scratch else await self._covering(ref, closing, listing)
-                if manifest is None:
-                    manifest = await self._fold_now(ref, closing, listing, from_scratch=from_scratch)
+                latest = await read_latest_and_next(self._index_store, self._layout, ref)
+                manifest = latest[0]
+                if from_scratch or manifest is None or not listing.is_covered_by(manifest, closing):
+                    manifest = await self._fold_now(ref, closing, listing, latest, from_scratch=from_scratch)
             self.products.build_later(ref, manifest)
             return manifest
 
-    async def _covering(self, ref: SessionRef, closing: Closing | None, listing: _SourceListing) -> Manifest | None:
-        """Return the latest manifest if it covers these sources. Another server may have folded them."""
-        manifest = await self.existing(ref, closing)
-        return manifest if manifest and manifest.covered == sources_digest(listing.sources) else None
-
     async def _fold_now(
-        self, ref: SessionRef, closing: Closing | None, listing: _SourceListing, *, from_scratch: bool
-    ) -> Manifest:
+        self, ref: SessionRef, closing: Closing | None, listing: _SourceListing, latest: LatestIndex, *,
+        from_scratch: bool,
+    ) -> Manifest:  # fmt: skip
         log.info("indexing started", extra={"session": ref.path})
         self._on_report(ref, FoldReport(detail="starting"))
         if running := self._running.get(ref.identity):
             running.started = running.logged = time.monotonic()
-        manifest = await self._run(ref, closing, listing, from_scratch=from_scratch)
+        manifest = await self._run(ref, closing, listing, latest, from_scratch=from_scratch)
         facts = {
             "session": ref.path, "generation": manifest.generation, "events": manifest.events,
             "seconds": manifest.seconds,
@@ -348,24 +348,24 @@ class IndexBuilder:
         return manifest
 
     async def _run(
-        self, ref: SessionRef, closing: Closing | None, listing: _SourceListing, *, from_scratch: bool
-    ) -> Manifest:
+        self, ref: SessionRef, closing: Closing | None, listing: _SourceListing, latest: LatestIndex | None, *,
+        from_scratch: bool,
+    ) -> Manifest:  # fmt: skip
         try:
             with scratch_directory(self._scratch) as scratch:
                 settings = msgspec.to_builtins(self._settings)
-                job = FoldJob(settings, ref, closing, str(scratch), repair=from_scratch, sources=listing.sources)
+                job = FoldJob(
+                    settings, ref, closing, str(scratch), repair=from_scratch, sources=listing.sources, latest=latest
+                )
                 return await self._engine.fold(job, lambda report: self._on_report(ref, report))
         except IndexFailed as error:
             if from_scratch or await read_latest_manifest(self._index_store, self._layout, ref) is None:
                 raise
-            log.warning(
-                "index update failed, rebuilding it",
-                extra={"session": ref.path, "reason": str(error)},
-            )
+            log.warning("index update failed, rebuilding it", extra={"session": ref.path, "reason": str(error)})
         except (OSError, msgspec.DecodeError) as error:
             raise IndexFailed(f"indexing {ref.path} failed: {error}") from error
         # The merged tables of the previous generation may be damaged.
-        return await self._run(ref, closing, listing, from_scratch=True)
+        return await self._run(ref, closing, listing, None, from_scratch=True)
 
     async def _wait_for_other_server(self, ref: SessionRef, closing: Closing | None) -> Manifest | None:
         """Wait while another server holds a lease. Return the manifest that it publishes, if that is up to date."""

@@ -107,3 +107,20 @@ def test_fold_publishes_after_few_requests_in_sequence(store: RoundsStore, tmp_p
     put_objects(tmp_path / "store", 4, start=100)
     fold_rounds(store, tmp_path)
     assert published_in_round(store) <= 8, "in addition: read the manifest, and the previous tables"
+
+
+def test_first_open_and_extension_publish_after_few_requests_in_sequence(store: RoundsStore, tmp_path: Path) -> None:
+    """From the listing of the session and the lease of the server to the manifest."""
+
+    async def work() -> None:
+        settings = settings_for(tmp_path / "store", cache=tmp_path / "cache")
+        builder = IndexBuilder(settings, store, LAYOUT, engine=InProcessEngine())
+        for extend, rounds in ((False, 10), (True, 13)):
+            put_objects(tmp_path / "store", 4, start=100 * extend)
+            builder.forget(REF)
+            store.reset()
+            await builder.open(REF, None, extend=extend)
+            assert published_in_round(store) <= rounds, store.requests
+        await builder.close()
+
+    asyncio.run(work())
