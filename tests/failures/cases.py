@@ -117,6 +117,14 @@ FAILURES: list[Case] = [
               environment=_FAST_HEALTH_CHECKS),
     *_failure("processes", "job_stopped", "handled_then_waits", ends="stop_job"),
     *_failure("processes", "user_exception", "survives_then_fails"),
+    *_failure("applications", "user_exception", "nested_actors", "crawler_times_out", "library_in_generator",
+              "batch_without_column", "pool_fails"),
+    *_failure("applications", "user_exception", "mailbox_was_killed", allowed=("driver_exception",)),
+    *_failure("applications", "driver_exception", "waits_too_short", "name_is_taken"),
+    *_failure("applications", "driver_exception", "invalid_environment", allowed=("runtime_env_failed",)),
+    *_failure("applications", "worker_exited", "batch_exits", allowed=("worker_killed",)),
+    *_failure("applications", "worker_killed", "alarm"),
+    *_failure("applications", "pending_for_capacity", "actors_hold_all_cpus"),
     *_failure("start", "driver_exception", "assertion"),
     *_failure("start", "runtime_env_failed", "working_dir_missing", "pip_package_missing"),
     _entrypoint("no_script", "python", "/nowhere/train.py"),
@@ -145,6 +153,9 @@ HEALTHY: list[Case] = [
     Case(script="resources", name="store_full", environment=_SMALL_STORE),
     *(Case(script="processes", name=name) for name in (
         "kill_is_handled", "cancel_is_handled", "third_try", "handled_noise", "thread_fails", "service_starts")),
+    *(Case(script="applications", name=name) for name in (
+        "survives_crashes", "replaces_busy_actors", "tolerates_bad_rows", "stops_bad_trials", "logs_tracebacks",
+        "leaves_generator", "crashes_are_retried", "removes_placement_group", "asks_for_a_gpu_first")),
     Case(script="libraries", name="data_is_ready"),
     Case(script="libraries", name="even_ranks", environment=_RAY_TRAIN),
 ]  # fmt: skip
