@@ -14,6 +14,9 @@ from rayhistory.index.query.failure_groups import FailureGroups
 
 _HEADROOM = 1.2
 _KILLED = re.compile(r"killed due to the node running low on memory|Memory usage \d+B exceeded threshold")
+_THRESHOLD = re.compile(
+    r"Memory usage (\d{1,18})B exceeded threshold of (\d{1,18})B \([\d.]{1,8}% of (\d{1,18})B limit\)"
+)
 
 
 def _match(failure: Failure, facts: SessionFacts) -> Match | None:
@@ -42,7 +45,11 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
 
 
 def _node_text(group: Group, facts: SessionFacts) -> str:
+    """Return the used memory of the node: as Ray measured it when it decided to kill, or else from samples."""
     worker = dead_worker(group.first, facts)
+    if worker and (found := _THRESHOLD.search(worker.exit_detail)):
+        used, threshold, limit = map(int, found.groups())
+        return f": node memory {size(used)} of {size(limit)}, above the threshold of {size(threshold)}"
     samples = facts.samples.get(worker.node_id or "") if worker else None
     near = [each for each in (samples.memory if samples else []) if worker and worker.end_ms
             and -60_000 <= each.at_ms - worker.end_ms <= 5_000]  # fmt: skip
@@ -57,7 +64,7 @@ def _suggestion(peak: int) -> str:
         return "Request memory for the task, so that fewer tasks run at once: @ray.remote(memory=…)."
     return (
         "Request the memory that the task needs, so that fewer tasks run at once: "
-        f"@ray.remote(memory={peak * _HEADROOM:.2g}). This is the measured peak plus 20 %."
+        f"@ray.remote(memory={peak * _HEADROOM:.1e}). This is the measured peak plus 20 %.".replace("e+0", "e")
     )
 
 
