@@ -43,7 +43,7 @@ def silent_death(failure: Failure, facts: SessionFacts) -> SilentDeath | None:
         return None
     if reported := _reported(worker):
         return reported
-    sample = _memory_near(worker, facts)
+    sample = memory_near(worker, facts)
     if sample is None or sample.share >= _ENOUGH_FREE or not _is_logged(worker, facts):
         return None
     memory = Evidence(kind="metric", id=worker.node_id or "", at_ms=sample.at_ms,
@@ -77,7 +77,8 @@ def _is_logged(worker: WorkerFacts, facts: SessionFacts) -> bool:
     return worker.stderr is not None or bool(last_words(worker, facts))
 
 
-def _memory_near(worker: WorkerFacts, facts: SessionFacts) -> MemorySample | None:
+def memory_near(worker: WorkerFacts, facts: SessionFacts) -> MemorySample | None:
+    """Return the sample with most used memory in the minute before and after a death; None if there is none."""
     samples = facts.samples.get(worker.node_id or "", NodeSamples())
     series = samples.cgroup_memory or samples.memory
     near = [each for each in series if worker.end_ms and abs(worker.end_ms - each.at_ms) <= _NEAR_MS]

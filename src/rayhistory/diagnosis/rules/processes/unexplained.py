@@ -11,8 +11,9 @@ from rayhistory.diagnosis.rules.processes.deaths import (
     log_evidence,
     process_name,
 )
+from rayhistory.diagnosis.rules.processes.silent_death import memory_near
 from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, Words
-from rayhistory.diagnosis.session_facts import SessionFacts
+from rayhistory.diagnosis.session_facts import SessionFacts, WorkerFacts
 
 
 def _match(failure: Failure, facts: SessionFacts) -> Match:
@@ -55,13 +56,20 @@ def _looked_at(failure: Failure, facts: SessionFacts) -> list[str]:
         missing = [name for name, has in (("logs", facts.has_logs), ("metrics", facts.has_metrics)) if not has]
         unknown = f", and the session has no {' and no '.join(missing)}" if missing else ""
         return ["Ray's error", f"no dead worker process is known{unknown}"]
-    has_samples = worker.node_id in facts.samples
     return [
         "Ray's exit details",
         "the end of its stderr" if worker.stderr is not None else "no stderr (its log was not recorded)",
-        "memory samples of its node" if has_samples else "no memory samples (none were recorded for its node)",
+        _memory_looked_at(worker, facts),
         "platform events" if facts.platform_events else "no platform events",
     ]
+
+
+def _memory_looked_at(worker: WorkerFacts, facts: SessionFacts) -> str:
+    if worker.node_id not in facts.samples:
+        return "no memory samples (none were recorded for its node)"
+    if memory_near(worker, facts) is None:
+        return "no memory samples (its node has none in the minute before and after)"
+    return "memory samples of its node"
 
 
 RULE = FailureRule(

@@ -98,3 +98,11 @@ def test_full_memory_is_no_silent_death() -> None:
 
 def test_process_whose_memory_is_not_known_is_unexplained() -> None:
     assert cause(death_facts(WORKER)).code == "unexplained"
+
+
+def test_samples_that_are_missing_in_the_decisive_minute_are_no_proof() -> None:
+    """Memory was free ten minutes before, and after the death there is no sample: nothing is claimed about memory."""
+    samples = {WORKER.node_id or "": NodeSamples(memory=[MemorySample(END - 600_000, 20, 100)])}
+    found = cause(death_facts(WORKER, samples=samples))
+    assert (found.code, found.confidence) == ("unexplained", "unexplained")
+    assert "no memory samples (its node has none in the minute before and after)" in found.detail
