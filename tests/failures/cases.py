@@ -18,6 +18,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str | None = None
     findings: tuple[str, ...] = ()
     """Codes that have to be found besides the verdict."""
+    absent: tuple[str, ...] = ()
+    """Codes that would be wrong."""
     allowed: tuple[str, ...] = ()
     """Codes that are right as well, and need not be found."""
     ends: End = "job"
@@ -31,6 +33,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """The limit of a memory cgroup around the whole node, as a container has. Needs root."""
     exports: bool = True
     """Whether drivers export events."""
+    metrics: bool = True
+    """Whether the collector takes samples of metrics."""
     entrypoint: tuple[str, ...] = ()
     """The command of the job, if it is not the function of the module."""
     then: tuple[str, ...] = ()
@@ -74,7 +78,7 @@ FAILURES: list[Case] = [
     *_failure("crashes", "driver_killed", "driver_killed"),
     *_failure("crashes", "driver_exception", "driver_segfault", allowed=("driver_killed",)),
     *_failure("crashes", "node_lost", "lost_node", "lost_object", ends="kill_node", other_node=True,
-              environment=_FAST_HEALTH_CHECKS),
+              environment=_FAST_HEALTH_CHECKS, findings=("events_missing",)),
     *_failure("crashes", "object_lost", "object_without_owner"),
     *_failure("crashes", "job_stopped", "runs_on", ends="stop_job"),
     *_failure("crashes", "head_lost", "runs_on", ends="lose_head"),
@@ -138,6 +142,9 @@ SLOW: list[Case] = [
     Case(script="slow", name="tiny_tasks", findings=("tiny_tasks",)),
     Case(script="slow", name="waits_for_cpus", findings=("waiting_for_resources",)),
     Case(script="slow", name="wasted_retries", findings=("wasted_retries",)),
+    Case(script="slow", name="waits_for_arguments", findings=("waiting_for_arguments",)),
+    Case(script="slow", name="slow_environment", findings=("slow_startup",), absent=("waiting_for_resources",)),
+    Case(script="slow", name="busy_actor", absent=("slow_startup",)),
     Case(script="slow", name="slow_node", findings=("slow_node",), other_node=True),
     Case(script="resources", name="spills", findings=("object_spilling",), environment=_SMALL_STORE),
     Case(script="libraries", name="slow_rank", findings=("stragglers",), environment=_RAY_TRAIN),
@@ -149,7 +156,8 @@ HEALTHY: list[Case] = [
     *_healthy("plain", "catches", "never_asks", "retries", "kills_actor", "restarts", "cancels", "times_out",
               "nested", "detached", "noise", "leaves_tasks", "exits_itself"),
     *_healthy("on_both_nodes", other_node=True),
-    *_healthy("plain", exports=False),
+    *_healthy("plain", exports=False, findings=("driver_not_exporting",)),
+    *_healthy("plain", metrics=False, findings=("metrics_missing",)),
     Case(script="resources", name="store_full", environment=_SMALL_STORE),
     *(Case(script="processes", name=name) for name in (
         "kill_is_handled", "cancel_is_handled", "third_try", "handled_noise", "thread_fails", "service_starts")),
@@ -171,7 +179,7 @@ NOT_PLANTED = {
 def key(case: Case) -> str:
     """Return the name of the case's recording."""
     parts = [case.script, case.name, "" if case.ends == "job" else case.ends, "" if case.exports else "no-export",
-             *(job.partition(".")[2] for job in case.then)]  # fmt: skip
+             "" if case.metrics else "no-metrics", *(job.partition(".")[2] for job in case.then)]  # fmt: skip
     return "-".join(part for part in parts if part)
 
 

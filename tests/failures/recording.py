@@ -51,7 +51,8 @@ def record_case(name: str, directory: Path) -> None:
 
 
 def _environment(case: Case) -> dict[str, str]:
-    environment = {"RAYHISTORY_METRICS_INTERVAL": _METRICS_INTERVAL, **case.environment}
+    interval = _METRICS_INTERVAL if case.metrics else "0s"
+    environment = {"RAYHISTORY_METRICS_INTERVAL": interval, **case.environment}
     if case.memory_headroom_gib:
         used, total = _memory()
         environment["RAY_memory_usage_threshold"] = f"{(used + case.memory_headroom_gib * 2**30) / total:.4f}"

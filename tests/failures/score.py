@@ -18,10 +18,13 @@ from pathlib import Path
 import msgspec
 
 from failures.cases import CASES, NOT_PLANTED, Case
+from failures.invariants import violations
 from failures.recording import record_case
 from rayhistory.cli.inspect.index_access import open_resolver
-from rayhistory.diagnosis.diagnosis_product import RULES_VERSION, diagnose_index
+from rayhistory.diagnosis.diagnose import diagnose
+from rayhistory.diagnosis.diagnosis_product import RULES_VERSION
 from rayhistory.diagnosis.findings import Diagnosis
+from rayhistory.diagnosis.gather import gather_facts, session_state
 from rayhistory.diagnosis.node_samples import node_samples
 from rayhistory.metrics.object_listing import MetricQuery
 from rayhistory.sessions import SessionRef
@@ -48,6 +51,9 @@ class Outcome(msgspec.Struct, frozen=True):
     codes: list[str]
     is_right: bool
     missing: list[str]
+    """Codes that should have been found, and `no CODE` for those that should not."""
+    violations: list[str] = []
+    """Failures that belong to no finding, or to several."""
 
 
 def diagnose_case(name: str, recordings: Path, variant: str) -> Outcome:
@@ -60,11 +66,13 @@ def diagnose_case(name: str, recordings: Path, variant: str) -> Outcome:
         if case.ends == "lose_head":
             _age_heartbeat(store)
         ref = msgspec.json.decode((recordings / name / "session.json").read_bytes(), type=SessionRef)
-        found = asyncio.run(_diagnose(store, ref))
+        found, broken = asyncio.run(_diagnose(store, ref))
     verdict = found.verdict.code if found.verdict else None
     codes = [finding.code for finding in found.findings]
+    missing = [code for code in case.findings if code not in codes]
+    missing += [f"no {code}" for code in case.absent if code in codes]
     return Outcome(name, variant, case.verdict, verdict, codes, _is_right(case, verdict, variant),
-                   [code for code in case.findings if code not in codes] if variant == "complete" else [])  # fmt: skip
+                   missing if variant == "complete" else [], broken)  # fmt: skip
 
 
 def _kept_outcome(name: str, recordings: Path, variant: str, kept: Path | None) -> Outcome:
@@ -114,14 +122,16 @@ def _take_away(store: Path, variant: str) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-async def _diagnose(store: Path, ref: SessionRef) -> Diagnosis:
+async def _diagnose(store: Path, ref: SessionRef) -> tuple[Diagnosis, list[str]]:
     flags = {"setting_local_storage_dir": str(store), "setting_cache_dir": str(store / "cache")}
     settings, _ = resolve(CLI, flags, {})
     selection = Selection(ref.namespace, ref.cluster, ref.session)
     async with open_resolver(settings) as resolver:
         view = await resolver.view(selection, 120)
         stored = await resolver.metrics(selection, MetricQuery())
-        return await diagnose_index(view.index, view.logs, node_samples(stored.samples))
+        facts = await gather_facts(view.index, view.logs, node_samples(stored.samples), session_state(view.index))
+    found = diagnose(facts)
+    return found, violations(facts, found)
 
 
 def document(outcomes: list[Outcome]) -> str:
@@ -157,9 +167,7 @@ def _lines(outcomes: list[Outcome]) -> Iterator[str]:
     first = sum(each.codes[:1] == [each.verdict] for each in failures if each.is_right)
     yield f"- diagnoses that list the root cause first: {first}/{len(failures)}"
     yield f"- verdicts on sessions without a failure: {sum(each.verdict is not None for each in healthy)}"
-    planted = [code for each in complete for code in CASES[each.name].findings]
-    missed = sum(len(each.missing) for each in complete)
-    yield f"- planted slowness that is found: {len(planted) - missed}/{len(planted)}"
+    yield from _besides_verdicts(complete, outcomes)
     for variant in VARIANTS[1:]:
         of_variant = [each for each in outcomes if each.variant == variant]
         same = sum(each.verdict == each.wanted for each in of_variant)
@@ -181,6 +189,14 @@ def _lines(outcomes: list[Outcome]) -> Iterator[str]:
         yield "|---|---|---|"
         yield from (f"| {each.name}, {each.variant} | {each.wanted or 'nothing'}{_and(each.missing)} | "
                     f"{each.verdict or 'nothing'} |" for each in wrong)  # fmt: skip
+
+
+def _besides_verdicts(complete: list[Outcome], outcomes: list[Outcome]) -> Iterator[str]:
+    planted = [code for each in complete for code in CASES[each.name].findings]
+    missed = sum(not code.startswith("no ") for each in complete for code in each.missing)
+    yield f"- planted slowness and missing data that is found: {len(planted) - missed}/{len(planted)}"
+    broken = sum(len(each.violations) for each in outcomes)
+    yield f"- failures that belong to no finding, or to several: {broken}"
 
 
 def _first_diagnosis() -> Iterator[str]:
@@ -227,9 +243,10 @@ def main() -> int:
                 continue
             outcome = _kept_outcome(name, arguments.recordings, variant, arguments.outcomes)
             outcomes.append(outcome)
-            mark = "ok" if outcome.is_right and not outcome.missing else "WRONG"
+            mark = "ok" if outcome.is_right and not outcome.missing and not outcome.violations else "WRONG"
             planted = f"{outcome.wanted or 'nothing'}{_and(outcome.missing)}"
             print(f"{mark:6}{name}, {variant}: {outcome.verdict or 'no verdict'} (planted: {planted})", flush=True)
+            print("".join(f"      {violation}\n" for violation in outcome.violations), end="", flush=True)
     text = document(outcomes)
     print(text)
     if not arguments.cases and not arguments.complete_only:

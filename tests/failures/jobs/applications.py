@@ -265,7 +265,7 @@ def logs_tracebacks() -> None:
 
 
 def leaves_generator() -> None:
-    generator = windows.options(num_returns="streaming").remote(300)
+    generator: Any = windows.options(num_returns="streaming").remote(300)
     print(ray.get(next(generator)).sum())
     del generator
     time.sleep(2)

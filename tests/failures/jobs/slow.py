@@ -31,6 +31,21 @@ def spread() -> None:
     time.sleep(3.0 if os.environ.get("SLOW_NODE") else 0.5)
 
 
+@ray.remote
+class Worker:
+    def step(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+@ray.remote
+def after(result: None, seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def set_up_slowly() -> None:
+    time.sleep(15)
+
+
 def stragglers() -> None:
     ray.get([step.remote(14.0 if number == 7 else 0.5) for number in range(16)])
 
@@ -68,6 +83,26 @@ def wasted_retries() -> None:
     ray.get([flaky.remote(directory, number) for number in range(6)])
 
 
+def waits_for_arguments() -> None:
+    """Eight tasks wait for the result of one."""
+    first = step.remote(12.0)
+    ray.get([after.remote(first, 0.5) for _ in range(8)])
+
+
+def slow_environment() -> None:
+    """Each process needs 15 s before it can run tasks."""
+    environment = {"worker_process_setup_hook": set_up_slowly}
+    ray.init(runtime_env=environment)
+    ray.get([step.remote(1.0) for _ in range(4)])
+
+
+def busy_actor() -> None:
+    """Calls wait for their turn, because the actor runs one at a time."""
+    worker = Worker.remote()
+    ray.get([worker.step.remote(3.0) for _ in range(10)])
+
+
 if __name__ == "__main__":
-    ray.init()
+    if sys.argv[1] != "slow_environment":
+        ray.init()
     globals()[sys.argv[1]]()

@@ -13,6 +13,7 @@ import pytest
 
 from failures.cases import CASES
 from failures.fixtures import FIXTURES, unpack
+from failures.score import diagnose_case
 from rayhistory.api.in_process import InProcessTransport
 from rayhistory.cli.local_ray import run
 from rayhistory.cli.local_ray.recording import RecordedSession
@@ -57,6 +58,12 @@ def test_recorded_failure_gets_its_verdict(tmp_path: Path, case: str) -> None:
     assert (found["verdict"] or {}).get("code") in (wanted.verdict, *wanted.allowed)
     if wanted.verdict is None:
         assert found["verdict"] is None
+
+
+@pytest.mark.parametrize("case", RECORDED)
+def test_every_failure_of_a_recording_is_in_exactly_one_finding(tmp_path: Path, case: str) -> None:
+    unpack(case, tmp_path / case)
+    assert diagnose_case(case, tmp_path, "complete").violations == []
 
 
 def test_crash_is_explained_without_log_files(tmp_path: Path) -> None:

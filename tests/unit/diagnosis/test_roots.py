@@ -1,6 +1,9 @@
 """Root causes and consequences."""
 
+import pytest
+
 from rayhistory.diagnosis.diagnose import diagnose
+from rayhistory.diagnosis.failures import CLOCK_TOLERANCE_MS
 from rayhistory.diagnosis.roots import find_chains
 from rayhistory.diagnosis.rules.exceptions.raised import failed_job, failed_task
 from rayhistory.diagnosis.rules.processes.crash import dead_example_worker, death_facts
@@ -76,3 +79,22 @@ def test_job_is_not_explained_by_a_task_whose_worker_ended_in_order() -> None:
     facts = SessionFacts(jobs=[job], workers=[ended], failures=FailureGroups([task], 1, 1))
     (chain,) = find_chains(facts)
     assert chain.root.kind == "job"
+
+
+@pytest.mark.parametrize("late_ms", [-CLOCK_TOLERANCE_MS, CLOCK_TOLERANCE_MS])
+def test_clocks_of_nodes_may_differ_by_the_tolerance(late_ms: int) -> None:
+    """A failure whose clock is ahead or behind still follows from the death of a node."""
+    at_ms = (NODE.end_ms or 0) + late_ms
+    lost = failed_task("owner died", error_type="OWNER_DIED", first_ms=at_ms, last_ms=at_ms)
+    facts = SessionFacts(jobs=[failed_job("ray.exceptions.OwnerDiedError: gone\n", end_ms=at_ms)], nodes=[NODE],
+                         failures=FailureGroups([lost], 1, 1))  # fmt: skip
+    found = diagnose(facts)
+    assert [finding.code for finding in found.findings] == ["node_lost"]
+    assert found.findings[0].consequences == 2
+
+
+def test_failure_long_before_a_death_does_not_follow_from_it() -> None:
+    at_ms = (NODE.end_ms or 0) - 30_000
+    lost = failed_task("owner died", error_type="OWNER_DIED", first_ms=at_ms, last_ms=at_ms)
+    facts = SessionFacts(nodes=[NODE], failures=FailureGroups([lost], 1, 1))
+    assert {chain.root.kind for chain in find_chains(facts)} == {"node", "tasks"}
