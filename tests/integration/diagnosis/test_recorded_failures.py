@@ -1,5 +1,6 @@
 """Diagnoses of real failures: small recordings of real Ray sessions, indexed, diagnosed and served."""
 
+import argparse
 import asyncio
 import os
 import shutil
@@ -15,6 +16,7 @@ from failures.cases import CASES
 from failures.fixtures import FIXTURES, unpack
 from failures.score import diagnose_case
 from rayhistory.api.in_process import InProcessTransport
+from rayhistory.cli.arguments import setting_flags
 from rayhistory.cli.local_ray import run
 from rayhistory.cli.local_ray.recording import RecordedSession
 from rayhistory.server.app import create_app
@@ -143,10 +145,11 @@ def test_page_markdown_and_command_show_the_verdict(
 
 def test_failed_run_ends_with_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ref = unpack("crashes-segfault", tmp_path)
-    run.explain(RecordedSession(ref, 1), settings_for(tmp_path / "store"))
+    arguments = argparse.Namespace(setting_local_storage_dir=str(tmp_path / "store"))
+    run.explain(RecordedSession(ref, 1), settings_for(tmp_path / "store"), setting_flags(arguments))
     printed = capsys.readouterr().err
     assert "Why it failed: Worker 7850 on 127.0.0.1 (task crash) crashed with a segmentation fault" in printed
-    assert f"rayhistory diagnose {ref.path}" in printed
+    assert f"rayhistory diagnose --local-storage-dir={tmp_path}/store {ref.path}\n" in printed
 
 
 def test_diagnosis_as_of_a_point_in_time_is_provisional(tmp_path: Path) -> None:

@@ -40,12 +40,12 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     recorded = asyncio.run(record(RecordingOptions(argv, settings, name, arguments.namespace, arguments.num_cpus)))
     sys.stderr.write(asyncio.run(where_to_look(recorded.ref, arguments, settings)))
     if recorded.exit_code != 0:
-        explain(recorded, settings)
+        explain(recorded, settings, setting_flags(arguments))
     return recorded.exit_code
 
 
-def explain(recorded: RecordedSession, settings: Settings) -> None:
-    """Print why the job failed. An error here must not hide the job's exit code."""
+def explain(recorded: RecordedSession, settings: Settings, flags: list[str]) -> None:
+    """Print why the job failed, and the command for details. An error here must not hide the job's exit code."""
     from rayhistory.cli.inspect.diagnose import read_diagnosis, verdict_paragraph  # noqa: PLC0415 - slow to import
 
     try:
@@ -54,7 +54,8 @@ def explain(recorded: RecordedSession, settings: Settings) -> None:
     except RayHistoryError as error:
         text = f"rayhistory: the session could not be diagnosed: {error}"
     if text:
-        sys.stderr.write(f"{text}\nDetails: rayhistory diagnose {recorded.ref.path}\n")
+        command = " ".join(["rayhistory diagnose", *flags, recorded.ref.path])
+        sys.stderr.write(f"{text}\nDetails: {command}\n")
 
 
 def name_of_command(argv: list[str]) -> str:
