@@ -144,7 +144,7 @@ SLOW: list[Case] = [
     Case(script="slow", name="wasted_retries", findings=("wasted_retries",)),
     Case(script="slow", name="waits_for_arguments", findings=("waiting_for_arguments",)),
     Case(script="slow", name="slow_environment", findings=("slow_startup",), absent=("waiting_for_resources",)),
-    Case(script="slow", name="busy_actor", absent=("slow_startup",)),
+    Case(script="slow", name="busy_actor", findings=("waiting_for_resources",), absent=("slow_startup",)),
     Case(script="slow", name="slow_node", findings=("slow_node",), other_node=True),
     Case(script="resources", name="spills", findings=("object_spilling",), environment=_SMALL_STORE),
     Case(script="libraries", name="slow_rank", findings=("stragglers",), environment=_RAY_TRAIN),

@@ -121,10 +121,22 @@ def test_picture_of_states_covers_the_tasks_of_the_session(tmp_path: Path) -> No
     ref = unpack("exceptions-dependency_chain", tmp_path)
     found = get(tmp_path, f"{ref.url}api/history/diagnosis")[0].json()
     states = found["states"]["states"]
-    assert list(states) == ["waiting_args", "waiting_node", "fetching_args", "starting", "running"]
+    assert list(states) == ["waiting_args", "waiting_node", "fetching_args", "starting", "waiting_actor", "running"]
     assert {len(counts) for counts in states.values()} == {60}
     assert max(states["running"]) >= 1
     assert all(counts[-1] == 0 for counts in states.values())
+
+
+@pytest.mark.parametrize(
+    "case", ["crashes-lost_node-kill_node", "resources-infeasible_task", "crashes-runs_on-stop_job"]
+)
+def test_each_state_of_the_picture_has_its_share_of_time(tmp_path: Path, case: str) -> None:
+    """Also the states in which tasks ended, because they were never placed, or their node died."""
+    found = diagnosis(tmp_path, case)
+    shares = {share["state"]: share["ms"] for share in found["time_shares"]}
+    width_ms = (found["states"]["end_ms"] - found["states"]["start_ms"]) / 60
+    for state, counts in found["states"]["states"].items():
+        assert abs(shares.get(state, 0) - sum(counts) * width_ms) <= 2 * width_ms * max(1, *counts), state
 
 
 def test_page_markdown_and_command_show_the_verdict(

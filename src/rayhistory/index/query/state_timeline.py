@@ -11,9 +11,11 @@ _STARTED = f"coalesce(running_ns, {_END})"
 _SUBMITTED = f"coalesce(submitted_to_worker_ns, {_STARTED})"
 _PLACED = f"coalesce(pending_args_fetch_ns, {_SUBMITTED})"
 _READY = f"coalesce(pending_node_assignment_ns, {_PLACED})"
+_QUEUED = f"CASE WHEN type = 'ACTOR_TASK' THEN {_SUBMITTED} ELSE {_STARTED} END"
+"""Calls of an actor are sent to its process at once, and wait there until it is free."""
 _BEGINS = {
     "waiting_args": "pending_args_avail_ns", "waiting_node": _READY, "fetching_args": _PLACED, "starting": _SUBMITTED,
-    "running": _STARTED, "": _END,
+    "waiting_actor": _QUEUED, "running": _STARTED, "": _END,
 }  # fmt: skip
 """The time when a task enters each state. It leaves a state when it enters the next one, or when it ends."""
 _LISTED = (
@@ -46,7 +48,7 @@ _COUNTS = " UNION ALL ".join(
 _ENTERED = f"WITH bins AS MATERIALIZED (SELECT {_BINS} FROM {{tasks}} WHERE {_LISTED}) {_COUNTS}"
 """Query of the number of tasks that entered each state in each period.
 
-The table of tasks is read only once, into six bytes per task, from which all states are counted.
+The table of tasks is read only once, into seven bytes per task, from which all states are counted.
 """
 
 

@@ -64,6 +64,8 @@ class TimeTotals(msgspec.Struct, frozen=True, kw_only=True):
     waiting_node_ms: int = 0
     fetching_args_ms: int = 0
     starting_ms: int = 0
+    waiting_actor_ms: int = 0
+    """Time that calls waited at their actor, because it was busy with other calls."""
     running_ms: int = 0
     failed_ms: int = 0
     """Run time of attempts that failed and were retried."""
@@ -101,18 +103,23 @@ ORDER BY start_ms LIMIT {MAX_OPEN_TASKS}
 """
 
 
-def _share(start: str, end: str) -> str:
-    return f"coalesce(sum(greatest({end} - {start}, 0)), 0)::HUGEINT // 1000000"
+def _share(start: str, end: str, condition: str = "true") -> str:
+    return f"coalesce(sum(greatest({end} - {start}, 0)) FILTER (WHERE {condition}), 0)::HUGEINT // 1000000"
 
 
 _END = "coalesce(finished_ns, failed_ns, closed_ns)"
-_PLACED = "coalesce(pending_args_fetch_ns, submitted_to_worker_ns, running_ns)"
+_STARTED = f"coalesce(running_ns, {_END})"
+_SUBMITTED = f"coalesce(submitted_to_worker_ns, {_STARTED})"
+_PLACED = f"coalesce(pending_args_fetch_ns, {_SUBMITTED})"
+_READY = f"coalesce(pending_node_assignment_ns, {_PLACED})"
+"""Times at which a task left a state: for the next one that it reached, or at its end."""
 _TIMES = f"""
 SELECT count(*) AS tasks,
-  {_share("pending_args_avail_ns", f"coalesce(pending_node_assignment_ns, {_PLACED})")}::BIGINT AS waiting_args_ms,
+  {_share("pending_args_avail_ns", _READY)}::BIGINT AS waiting_args_ms,
   {_share("pending_node_assignment_ns", _PLACED)}::BIGINT AS waiting_node_ms,
-  {_share("pending_args_fetch_ns", "coalesce(submitted_to_worker_ns, running_ns)")}::BIGINT AS fetching_args_ms,
-  {_share("submitted_to_worker_ns", "running_ns")}::BIGINT AS starting_ms,
+  {_share("pending_args_fetch_ns", _SUBMITTED)}::BIGINT AS fetching_args_ms,
+  {_share("submitted_to_worker_ns", _STARTED, "type <> 'ACTOR_TASK'")}::BIGINT AS starting_ms,
+  {_share("submitted_to_worker_ns", _STARTED, "type = 'ACTOR_TASK'")}::BIGINT AS waiting_actor_ms,
   {_share("running_ns", _END)}::BIGINT AS running_ms,
   (coalesce(sum(greatest(coalesce(failed_ns, closed_ns) - running_ns, 0)) FILTER (WHERE retried), 0)::HUGEINT
     // 1000000)::BIGINT AS failed_ms

@@ -21,7 +21,8 @@ def slow(
 
 def total_ms(times: TimeTotals) -> int:
     """Return the time of all tasks together, from creation to end."""
-    return times.waiting_args_ms + times.waiting_node_ms + times.fetching_args_ms + times.starting_ms + times.running_ms
+    waiting = times.waiting_args_ms + times.waiting_node_ms + times.fetching_args_ms + times.waiting_actor_ms
+    return waiting + times.starting_ms + times.running_ms
 
 
 def cluster_cpus(facts: SessionFacts) -> float:
