@@ -23,6 +23,10 @@ _SOON_MS = 1_000
 """A process that dies within this time after its first task started was probably not killed from outside."""
 
 
+_MIN_ATTEMPTS = 3
+"""Deaths of one task in as many processes, one after another, are no coincidence."""
+
+
 class SilentDeath(msgspec.Struct, frozen=True, kw_only=True):
     """How a process ended that left no message: by a signal, by itself, or `either` if that is not known."""
 
@@ -92,9 +96,12 @@ def _inferred(worker: WorkerFacts, facts: SessionFacts) -> SilentDeath:
     if not running:
         return SilentDeath(by="signal", confidence="likely", cause="no task ran in it, so it did not exit by itself")
     group = min(running, key=lambda each: each.started_ms or end)
-    deaths = _deaths(group, facts)
+    deaths, attempts = _deaths(group, facts), _attempts(group, facts)
     if worker.stderr is None:  # a crash would have been reported there
         return SilentDeath(by="either", confidence="unexplained", cause="its log was not recorded")
+    if attempts >= _MIN_ATTEMPTS:
+        cause = f"all {attempts} attempts of a task of {group.function} ended this way"
+        return SilentDeath(by="itself", confidence="likely", cause=cause)
     if _has_finished(group, facts):
         return SilentDeath(by="either", confidence="unexplained", cause="other tasks of the function succeeded")
     if deaths > 1:
@@ -116,6 +123,12 @@ def _deaths(group: FailureGroup, facts: SessionFacts) -> int:
     """Return the number of failed attempts of the group's function whose workers died."""
     return sum(each.count for each in facts.failures.groups if each.error_type == "WORKER_DIED"
                and not each.at_job_end and (each.job_id, each.function) == (group.job_id, group.function))  # fmt: skip
+
+
+def _attempts(group: FailureGroup, facts: SessionFacts) -> int:
+    """Return the number of processes that died while they ran the same task."""
+    return len({each.worker_id for each in facts.failures.groups if each.error_type == "WORKER_DIED"
+                and not each.at_job_end and (each.job_id, each.task_id) == (group.job_id, group.task_id)})  # fmt: skip
 
 
 def _has_finished(group: FailureGroup, facts: SessionFacts) -> bool:

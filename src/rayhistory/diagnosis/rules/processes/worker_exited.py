@@ -49,7 +49,7 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
         )
     return Words(
         headline=one_line(f"{name} exited without a crash report, probably by os._exit(): {match.cause}"),
-        detail="It wrote no stack trace and no exit message, and memory was not the cause. A kill -9 would leave "
+        detail="There is no stack trace and no exit message, and memory was not the cause. A kill -9 would leave "
         "the same traces, but is less likely in this case.",
         suggestion=f"Look for os._exit() in the task's code and its libraries. {suggestion}",
     )

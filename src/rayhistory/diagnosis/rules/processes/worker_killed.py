@@ -37,10 +37,11 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
             detail="The process died without output, and memory was not the cause.",
             suggestion=f"{_KILLERS}.",
         )
+    it, process = ("them", "they") if len(group.roots) > 1 else ("it", "it")
     return Words(
-        headline=one_line(f"{name} died without a crash report: either a signal (kill -9) killed it, or it called "
-                          "os._exit()"),
-        detail=f"It wrote no stack trace and no exit message, memory was not the cause, and {match.cause}. Ray does "
+        headline=one_line(f"{name} died without a crash report: either a signal (kill -9) killed {it}, or {process} "
+                          "called os._exit()"),
+        detail=f"There is no stack trace and no exit message, memory was not the cause, and {match.cause}. Ray does "
                "not record which of the two happened.",
         suggestion=f"{_KILLERS}. Also look for os._exit() in the task's code.",
     )  # fmt: skip

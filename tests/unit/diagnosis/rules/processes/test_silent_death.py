@@ -56,6 +56,27 @@ def test_process_that_dies_at_each_attempt_ended_itself() -> None:
     assert "all 3 attempts of train ended this way" in found.headline
 
 
+def test_task_that_ends_its_process_at_each_attempt_ended_it_although_other_tasks_succeeded() -> None:
+    attempts = [task(retried=number < 2, worker_id=f"{number}" * 56, started_ms=END - 5_000) for number in range(2)]
+    facts = dead(WORKER, task(), *attempts, functions=[example_function()])
+    found = cause(facts)
+    assert (found.code, found.confidence) == ("worker_exited", "likely")
+    assert "all 3 attempts of a task of train ended this way" in found.headline
+
+
+def test_two_deaths_of_a_task_among_others_that_succeeded_may_be_coincidence() -> None:
+    facts = dead(WORKER, task(), task(retried=True, worker_id="1" * 56), functions=[example_function()])
+    assert (cause(facts).code, cause(facts).confidence) == ("worker_killed", "unexplained")
+
+
+def test_words_agree_with_the_number_of_processes() -> None:
+    other = msgspec.structs.replace(WORKER, worker_id="1" * 56)
+    facts = dead(WORKER, task(), task(worker_id="1" * 56, task_id="2" * 48), functions=[example_function()])
+    found = cause(msgspec.structs.replace(facts, workers=[WORKER, other]))
+    assert found.headline.startswith("2 workers (task train) died without a crash report")
+    assert "either a signal (kill -9) killed them, or they called os._exit()" in found.headline
+
+
 def test_process_that_dies_as_its_task_starts_ended_itself() -> None:
     found = cause(dead(WORKER, task(started_ms=END - 40)))
     assert (found.code, found.confidence) == ("worker_exited", "likely")
