@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from rayhistory.diagnosis.findings import Counts
+from rayhistory.diagnosis.findings import Counts, Evidence
 from rayhistory.diagnosis.fingerprints import fingerprint
 from rayhistory.diagnosis.session_facts import VANISHED, ActorFacts, JobFacts, NodeFacts, SessionFacts, WorkerFacts
 from rayhistory.diagnosis.tracebacks import RaisedException, parse_exception
@@ -50,6 +50,12 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         names = {"node": "nodes", "worker": "workers", "actor": "actors", "job": "jobs"}
         name = names.get(self.kind, "tasks")
         return Counts() if self.kind == "session" else Counts(**{name: self.count})
+
+    def evidence(self, text: str) -> Evidence:
+        """Return a text about this failure as evidence. It names the first task of a group."""
+        kind = "task" if self.kind in ("tasks", "waiting") else self.kind
+        group = self.tasks or self.waiting
+        return Evidence(kind=kind, id=group.task_id if group else self.id, text=text, at_ms=self.at_ms)
 
     @property
     def exception(self) -> RaisedException | None:

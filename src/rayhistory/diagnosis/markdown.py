@@ -42,7 +42,7 @@ def _lines(diagnosis: Diagnosis, title: str) -> Iterator[str]:
     if diagnosis.critical_path:
         yield from _path(diagnosis.critical_path)
     if diagnosis.skipped:
-        yield "## Rules that could not run"
+        yield "## Not checked"
         yield ""
         yield from (f"- `{skipped.code}`: {skipped.reason}" for skipped in diagnosis.skipped)
 
@@ -66,7 +66,7 @@ def _finding(finding: Finding) -> Iterator[str]:
         parts.append(utc(finding.first_ms))
     yield " · ".join(part for part in parts if part)
     yield ""
-    for text in (finding.detail, finding.suggestion):
+    for text in (finding.detail, f"Suggestion: {finding.suggestion}" if finding.suggestion else ""):
         if text:
             yield escaped(text)
             yield ""

@@ -82,9 +82,9 @@ def _finding(finding: Finding, *, with_headline: bool) -> Iterator[str]:
     if with_headline:
         yield output.printable(f"{finding.severity}: {finding.headline} ({finding.code}, {finding.confidence})")
     affected = things(finding.counts)
-    for text in (f"Affected: {affected}" if affected else "", finding.detail, finding.suggestion):
+    for name, text in (("Affected: ", affected), ("", finding.detail), ("Suggestion: ", finding.suggestion)):
         if text:
-            yield output.printable(f"{_INDENT}{text}")
+            yield output.printable(f"{_INDENT}{name}{text}")
     for line in _evidence(finding):
         yield output.printable(f"{_INDENT}{line}")
 
@@ -107,7 +107,7 @@ def verdict_paragraph(found: Diagnosis) -> str:
     finding = found.findings[found.verdict.finding]
     lines = [
         f"Why it failed: {finding.headline} ({finding.code}, {finding.confidence})",
-        finding.suggestion,
+        f"Suggestion: {finding.suggestion}" if finding.suggestion else "",
         *_evidence(finding),
     ]
     return "\n".join(output.printable(line) for line in lines if line)

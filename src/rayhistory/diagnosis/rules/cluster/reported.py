@@ -3,7 +3,6 @@
 import re
 
 from rayhistory.diagnosis.failures import Failure
-from rayhistory.diagnosis.findings import Evidence
 from rayhistory.diagnosis.headlines import one_line
 from rayhistory.diagnosis.rules.exceptions.raised import failed_job, failed_task
 from rayhistory.diagnosis.rules.rule import Example, Group, Match, Words
@@ -21,8 +20,8 @@ def match_reported(failure: Failure, errors: tuple[str, ...], pattern: re.Patter
     found = pattern.search(text)
     if found is None and failure.error_type not in errors:
         return None
-    evidence = Evidence(kind=failure.kind, id=failure.id, text=text[-4_000:], at_ms=failure.at_ms)
-    return Match(group=f"{failure.job_id} {failure.function}", evidence=(evidence,), cause=found[0] if found else text)
+    return Match(group=f"{failure.job_id} {failure.function}", evidence=(failure.evidence(text[-4_000:]),),
+                 cause=found[0] if found else text)  # fmt: skip
 
 
 def describe_reported(group: Group, problem: str, suggestion: str) -> Words:

@@ -1,6 +1,7 @@
 """Helpers for rules about dead processes: the process, its last output, and its tasks."""
 
 import re
+from urllib.parse import quote
 
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.findings import Evidence
@@ -43,7 +44,9 @@ def log_evidence(worker: WorkerFacts, facts: SessionFacts) -> Evidence:
 
 def exit_evidence(worker: WorkerFacts) -> Evidence:
     """Return Ray's message about the exit of a process, as evidence."""
-    return Evidence(kind="worker", id=worker.worker_id, text=one_line(worker.exit_detail, 600), at_ms=worker.end_ms)
+    url = f"#/cluster/nodes/{quote(worker.node_id, safe='')}" if worker.node_id else None
+    text = one_line(worker.exit_detail, 600)
+    return Evidence(kind="worker", id=worker.worker_id, text=text, at_ms=worker.end_ms, url=url)
 
 
 def process_name(group: Group, facts: SessionFacts) -> str:

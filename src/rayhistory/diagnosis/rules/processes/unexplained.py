@@ -1,7 +1,6 @@
 """Failures that no rule explains."""
 
 from rayhistory.diagnosis.failures import Failure
-from rayhistory.diagnosis.findings import Evidence
 from rayhistory.diagnosis.headlines import one_line, utc
 from rayhistory.diagnosis.rules.processes.crash import dead_example_worker, death_facts
 from rayhistory.diagnosis.rules.processes.deaths import (
@@ -19,7 +18,7 @@ from rayhistory.diagnosis.session_facts import SessionFacts, WorkerFacts
 def _match(failure: Failure, facts: SessionFacts) -> Match:
     worker = dead_worker(failure, facts)
     seen = [exit_evidence(worker), log_evidence(worker, facts)] if worker else []
-    own = Evidence(kind=failure.kind, id=failure.id, text=one_line(failure.text, 1_000), at_ms=failure.at_ms)
+    own = failure.evidence(one_line(failure.text, 1_000))
     group = f"{failure.kind} {failure.job_id} {failure.error_type} {function_of(failure, facts)}"
     return Match(group=group, confidence="unexplained", evidence=tuple(seen or [own]))
 

@@ -3,7 +3,6 @@
 import re
 
 from rayhistory.diagnosis.failures import Failure
-from rayhistory.diagnosis.findings import Evidence
 from rayhistory.diagnosis.headlines import one_line, size
 from rayhistory.diagnosis.rules.exceptions.raised import failed_job, failed_task
 from rayhistory.diagnosis.rules.processes.crash import dead_example_worker
@@ -28,7 +27,7 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
     if not (by_exit or by_error or by_text):
         return None
     evidence = [exit_evidence(worker)] if worker else []
-    evidence.append(Evidence(kind=failure.kind, id=failure.id, text=one_line(text, 1_000), at_ms=failure.at_ms))
+    evidence.append(failure.evidence(one_line(text, 1_000)))
     return Match(group=f"{failure.job_id} {function_of(failure, facts)}", evidence=tuple(evidence[:1] or evidence))
 
 

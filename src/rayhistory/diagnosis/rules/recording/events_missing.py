@@ -1,6 +1,6 @@
 """Events that were lost."""
 
-from rayhistory.diagnosis.findings import Finding
+from rayhistory.diagnosis.findings import Evidence, Finding
 from rayhistory.diagnosis.rules.rule import Example, SessionRule
 from rayhistory.diagnosis.rules.slowness.costs import slow
 from rayhistory.diagnosis.session_facts import SessionFacts
@@ -22,6 +22,7 @@ def _find(facts: SessionFacts) -> list[Finding]:
             detail="The diagnosis may miss a cause.",
             suggestion="See the gaps page for how to avoid each gap.",
             severity="info",
+            evidence=[Evidence(kind="gaps", text="\n".join(texts), url="gaps")],
         )
     ]
 
