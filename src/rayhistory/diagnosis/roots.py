@@ -34,6 +34,7 @@ _RAISED_FOR = {
 }
 """Error types of tasks, by the exception that they cause in a driver."""
 _ACTOR_EXCEPTIONS = ("ActorDiedError", "ActorUnavailableError", "RayActorError", "ActorUnschedulableError")
+_ACTOR_ERRORS = ("ACTOR_DIED", "ACTOR_UNAVAILABLE")
 _OBJECT_EXCEPTIONS = (
     "ObjectLostError", "OwnerDiedError", "ObjectReconstructionFailedError", "ObjectFetchTimedOutError",
     "ObjectReconstructionFailedMaxAttemptsExceededError", "ObjectReconstructionFailedLineageEvictedError",
@@ -282,7 +283,9 @@ class _Links:
     def _reported_by(self, name: str, failure: Failure, text: str) -> Failure | None:
         if name == "GetTimeoutError":
             return self._waiting(failure)
-        if name in _ACTOR_EXCEPTIONS and (actor := self._named_actor(failure, text)):
+        if name in _ACTOR_EXCEPTIONS and (
+            actor := self._named_actor(failure, text) or self._ended_actor(failure, text)
+        ):
             return actor
         tasks = [each for each in self._of_kind("tasks")
                  if each.job_id == failure.job_id and each.error_type in _RAISED_FOR.get(name, ())
@@ -298,6 +301,13 @@ class _Links:
         named = [each for each in actors if each.id in text]
         chosen = named or actors
         return max(chosen, key=lambda each: each.at_ms or 0) if chosen else None
+
+    def _ended_actor(self, failure: Failure, text: str) -> Failure | None:
+        """Return the failed calls of an actor whose death was no failure, such as one that the program killed."""
+        calls = [each for each in self._of_kind("tasks") if each.job_id == failure.job_id and each.tasks
+                 and each.error_type in _ACTOR_ERRORS and each.tasks.actor_id and each.tasks.actor_id in text
+                 and each.key != failure.key and ("actor", each.tasks.actor_id) not in self._by_key]  # fmt: skip
+        return min(calls, key=lambda each: each.at_ms or 0, default=None)
 
     def _looked_up(self, text: str, failure: Failure) -> Failure | None:
         """Return the death of an actor that a job could not find by its name."""

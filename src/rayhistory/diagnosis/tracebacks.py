@@ -10,16 +10,28 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _FRAME = re.compile(r'^ {2}File "([^"\n]*)", line (\d+), in ([^\n]*)$', re.MULTILINE)
 _EXCEPTION = re.compile(r"^([A-Za-z_][A-Za-z0-9_.]*(?:\([A-Za-z0-9_., ]*\))?)(?::[ \n]?(.*))?$", re.MULTILINE)
 TRACEBACK_HEADER = "Traceback (most recent call last):"
-_DIRECT = "The above exception was the direct cause of the following exception:"
+DIRECT_CAUSE = "The above exception was the direct cause of the following exception:"
 _CHAINED = re.compile(
-    rf"^(?:{_DIRECT}|During handling of the above exception, another exception occurred:)$", re.MULTILINE
+    rf"^(?:{DIRECT_CAUSE}|During handling of the above exception, another exception occurred:)$", re.MULTILINE
 )
 _WITHOUT_FRAMES = re.compile(
     r"ray::[^\n]{0,300}\(pid=\d+[^\n]{0,300}\)\n(?: {4}[^\n]*\n){0,9}([A-Za-z_][A-Za-z0-9_.]*)(?::[ \n]?(.*))?(?:\n|$)"
 )
 """The error of a streaming generator, from whose traceback Ray omits the lines with files."""
 _FORWARDED = re.compile(r"^\((?:raylet|autoscaler|[^()\n]{0,200}?pid=\d+)[^()\n]{0,200}\) ?.*$", re.MULTILINE)
+_RETRIED = re.compile(
+    r"^\((?:raylet|[^()\n]{0,200}?pid=\d+)[^()\n]{0,200}\) Task [^\n]{1,300} failed\. There are [^\n]{1,40} remaining, "
+    r"so the task will be retried\. Error: ",
+    re.MULTILINE,
+)
+"""The first line of a retried task's error, which Ray also forwards. Its other lines have no mark."""
+_RETRIED_END = re.compile(rf"^{TRACEBACK_HEADER[:9]}|^\([^()\n]{{0,200}}\) | \[repeated \d{{1,9}}x ", re.MULTILINE)
+_USER_EXCEPTION = "User exception:\n"
+_MAX_FORWARDED = 500
+"""Ray keeps this many characters at the end of the error of a task."""
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "python/ray/", "<frozen ")
+WRAPPERS = ("UserCodeException",)
+"""Exceptions with which a library wraps the one of a user's function (`raise … from`)."""
 _NOT_EXCEPTIONS = {"During", "The", "Traceback", "Job", "Running", "System", "User", "CreationTaskError"}
 _REMOTE = "ray::"
 """Text that Ray writes before a task's frames in the error of its caller."""
@@ -58,6 +70,11 @@ class RaisedException(msgspec.Struct, frozen=True):
         return f"{self.short_type}: {self.message}" if self.message else self.short_type
 
 
+def is_coroutine_frame(frame: StackFrame) -> bool:
+    """Return True for the frame in which an async actor waits for a coroutine. Ray may leave out the others."""
+    return frame.file.endswith("/concurrent/futures/_base.py")
+
+
 def plain_text(text: str) -> str:
     """Remove terminal colours and limit the length. The end of the text is kept, because it has the cause."""
     return _ANSI.sub("", text[-_MAX_CHARS:])
@@ -65,7 +82,36 @@ def plain_text(text: str) -> str:
 
 def own_output(text: str) -> str:
     """Remove the lines that Ray forwards from workers into the output of a driver."""
-    return _FORWARDED.sub("", plain_text(text))
+    return _FORWARDED.sub("", _without_retried(plain_text(text)))
+
+
+def _without_retried(text: str) -> str:
+    """Remove the errors of retried tasks, which look like the driver's own."""
+    kept, end = [], 0
+    for found in _RETRIED.finditer(text):
+        if found.start() >= end:
+            kept.append(text[end : found.start()])
+            end = _end_of_error(text, found.end())
+    return "".join([*kept, text[end:]])
+
+
+def _end_of_error(text: str, start: int) -> int:
+    """Return the end of a forwarded error. It ends at the next mark, or at its maximum length."""
+    if not text.startswith(_USER_EXCEPTION, start):
+        return _end_of_line(text, start)
+    start += len(_USER_EXCEPTION)
+    limit = min(start + _MAX_FORWARDED, len(text))
+    if mark := _RETRIED_END.search(text, start, limit + 1):
+        return _end_of_line(text, mark.start()) if mark[0].startswith(" ") else mark.start()
+    if limit == start + _MAX_FORWARDED and text[limit : limit + 1] in ("", "\n"):
+        return _end_of_line(text, limit)
+    raised = (line for line in _EXCEPTION.finditer(text, start, limit) if line[2] or _is_exception(line[1]))
+    return _end_of_line(text, max((line.end() for line in raised), default=start))
+
+
+def _end_of_line(text: str, start: int) -> int:
+    end = text.find("\n", start)
+    return len(text) if end < 0 else end + 1
 
 
 @lru_cache(maxsize=2048)
@@ -148,7 +194,7 @@ def direct_causes(text: str) -> list[str]:
     text = last_traceback(text)
     ends = list(_CHAINED.finditer(text))
     causes = []
-    while ends and ends[-1][0] == _DIRECT:
+    while ends and ends[-1][0] == DIRECT_CAUSE:
         end = ends.pop()
         causes.append(text[ends[-1].end() if ends else 0 : end.start()])
     return causes

@@ -8,7 +8,7 @@ import msgspec
 
 from rayhistory.diagnosis.fingerprints import normalized
 from rayhistory.diagnosis.session_facts import SessionFacts
-from rayhistory.diagnosis.tracebacks import chain_ends, last_traceback, own_output, plain_text
+from rayhistory.diagnosis.tracebacks import DIRECT_CAUSE, chain_ends, last_traceback, own_output, plain_text
 from rayhistory.index.query.failure_groups import FailureGroup
 
 _START = "User exception:\n"
@@ -40,6 +40,14 @@ def _driver_error(output: str) -> _DriverError:
     return _DriverError(text, [(end, normalized(text[:end][-4 * _TAIL_CHARS :].rstrip())) for end in chain_ends(text)])
 
 
+def _remote_start(text: str, end: int) -> int:
+    """Return where the part of a task begins, with the exceptions that its last one was raised from."""
+    start = text.rfind(_REMOTE, 0, end)
+    while start >= 0 and text[:start].rstrip().endswith(DIRECT_CAUSE) and text.rfind(_REMOTE, 0, start) >= 0:
+        start = text.rfind(_REMOTE, 0, start)
+    return start
+
+
 def _whole(group: FailureGroup, errors: list[_DriverError]) -> FailureGroup:
     text = plain_text(group.message)
     if not text.startswith(_START) or text.startswith(_START + _REMOTE):
@@ -50,7 +58,7 @@ def _whole(group: FailureGroup, errors: list[_DriverError]) -> FailureGroup:
         if end is None:
             continue
         start = error.text.find(f"{_REMOTE}{group.function}(", 0, end)
-        start = error.text.rfind(_REMOTE, 0, end) if start < 0 else start
+        start = _remote_start(error.text, end) if start < 0 else start
         if start >= 0:
             return msgspec.structs.replace(group, message=_START + error.text[start:end].rstrip())
     return group

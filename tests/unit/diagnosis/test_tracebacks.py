@@ -5,7 +5,7 @@ import re
 import pytest
 
 from rayhistory.diagnosis.fingerprints import fingerprint
-from rayhistory.diagnosis.tracebacks import excerpt, own_output, parse_exception
+from rayhistory.diagnosis.tracebacks import TRACEBACK_HEADER, excerpt, own_output, parse_exception
 
 TASK = (
     "User exception:\n\x1b[36mray::parse()\x1b[39m (pid=13044, ip=127.0.0.1)\n"
@@ -131,3 +131,28 @@ def test_excerpt_of_output_long_after_a_traceback_is_its_end() -> None:
 def test_excerpt_of_hostile_text_takes_no_time() -> None:
     for text in (*("\n", '  File "a", line 1, in b\n', "Traceback (most recent call last):\n"), "(" * 1_000):
         assert len(excerpt(text * (64_000 // len(text)), 20).splitlines()) <= 20
+
+
+RETRIED = (
+    "(raylet) Task consume failed. There are 2 retries remaining, so the task will be retried. Error: User exception:\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "after"),
+    [
+        ("x" * 460 + "\nValueError: the end of 500 characters\n", "exiting\n"),
+        (' File "/app/a.py"\nValueError: a short error\n', "exiting\n"),
+        ("ValueError: bad\x1b[32m [repeated 7x across cluster] (Ray deduplicates logs)\x1b[0m\n", "exiting\n"),
+        ("ValueError: bad\n", f"{TRACEBACK_HEADER}\n  File ...\nKeyError: 1\n"),
+    ],
+)
+def test_errors_of_retried_tasks_are_not_the_drivers(error: str, after: str) -> None:
+    if len(error) > 400:
+        error = "y" * (500 - len(error) + 1) + error
+    assert own_output(f"starting\n{RETRIED}{error}{after}") == f"starting\n{after}"
+
+
+def test_other_errors_of_retried_tasks_have_one_line() -> None:
+    line = RETRIED.replace("User exception:", "RPC error: Socket closed")
+    assert own_output(f"{line}3 rows are bad\n") == "3 rows are bad\n"

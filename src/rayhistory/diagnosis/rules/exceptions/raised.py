@@ -14,6 +14,7 @@ from rayhistory.diagnosis.tracebacks import (
     cut_lines,
     direct_causes,
     excerpt,
+    is_coroutine_frame,
     last_traceback,
     own_output,
     parse_exception,
@@ -21,6 +22,7 @@ from rayhistory.diagnosis.tracebacks import (
 )
 from rayhistory.index.query.failure_groups import FailureGroup, FailureGroups
 
+_NAMED = re.compile(r"^ray::([^\n]{1,200})\(\) \(pid=", re.MULTILINE)
 _RAISING_ERRORS = ("TASK_EXECUTION_EXCEPTION", "")
 _MAX_TRACEBACK, _MAX_LINES = 8_000, 100
 
@@ -59,14 +61,13 @@ def _direct_causes(failure: Failure) -> list[RaisedException]:
 
 
 def _group(failure: Failure, raised: RaisedException) -> str:
-    return f"{failure.job_id} {failure.fingerprint} {source_file(failure.text)} {raised.short_type}"
+    function = "" if raised.frame and not is_coroutine_frame(raised.frame) else failure.function
+    return f"{failure.job_id} {failure.fingerprint} {source_file(failure.text)} {raised.short_type} {function}"
 
 
 def _traceback(failure: Failure) -> Evidence:
     text = last_traceback(own_output(failure.text)) if failure.kind == "job" else plain_text(failure.text)
-    kind = {"job": "job", "actor": "actor"}.get(failure.kind, "task")
-    id_ = failure.tasks.task_id if failure.tasks else failure.id
-    return Evidence(kind=kind, id=id_, text=excerpt(cut_lines(text), _MAX_LINES, _MAX_TRACEBACK), at_ms=failure.at_ms)
+    return failure.evidence(excerpt(cut_lines(text), _MAX_LINES, _MAX_TRACEBACK))
 
 
 def subject(group: Group) -> str:
@@ -78,7 +79,14 @@ def subject(group: Group) -> str:
     if first.tasks and first.tasks.type == "ACTOR_CREATION_TASK":
         name = first.function.removesuffix(".__init__")
         return f"Actor {name}" if count == 1 else plural(count, f"{name} actor")
-    return f"Task {first.function}" if count == 1 else f"{count:,} {first.function} tasks"
+    name = _task_name(first)
+    return f"Task {name}" if count == 1 else f"{count:,} {name} tasks"
+
+
+def _task_name(failure: Failure) -> str:
+    """Return the function, or for a private function of a library, the name that the library gave to its task."""
+    found = _NAMED.search(plain_text(failure.text)) if failure.function.startswith("_") else None
+    return found[1] if found else failure.function
 
 
 def words(group: Group, problem: str, suggestion: str, several: str = "") -> Words:
@@ -89,7 +97,7 @@ def words(group: Group, problem: str, suggestion: str, several: str = "") -> Wor
     raised = raised_in(group.first)
     cause = group.match.cause or str(raised)
     found = next((each for each in (raised, *_direct_causes(group.first)) if each and str(each) == cause), raised)
-    place = frame_place(found.frame) if found else ""
+    place = frame_place(found.frame) if found and found.frame and not is_coroutine_frame(found.frame) else ""
     where = f" ({place})" if place else ""
     return Words(
         headline=one_line(f"{who} {problem}: {cause}{where}"),
