@@ -6,10 +6,27 @@ from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.findings import Evidence
 from rayhistory.diagnosis.headlines import duration, one_line
 from rayhistory.diagnosis.rules.exceptions.raised import failed_job
-from rayhistory.diagnosis.rules.processes.deaths import exit_evidence, log_evidence
+from rayhistory.diagnosis.rules.processes import (
+    container_oom_killed,
+    worker_aborted,
+    worker_exited,
+    worker_killed,
+    worker_oom_killed,
+    worker_segfault,
+)
+from rayhistory.diagnosis.rules.processes.deaths import dead_worker, exit_evidence, log_evidence
 from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, Words
 from rayhistory.diagnosis.session_facts import ActorFacts, SessionFacts
 
+_ENDS = (
+    (worker_oom_killed.RULE, "Ray's memory monitor killed its last process"),
+    (worker_segfault.RULE, "its last process crashed with a segmentation fault"),
+    (worker_aborted.RULE, "its last process aborted"),
+    (worker_exited.RULE, "its last process exited by itself"),
+    (container_oom_killed.RULE, "the kernel killed its last process, because memory was full"),
+    (worker_killed.RULE, "its last process died without a crash report"),
+)
+"""Rules about a process, in their order, and what they say about the last process of an actor."""
 _MIN_RESTARTS = 3
 _MAX_LIFE_MS = 60_000
 
@@ -18,11 +35,20 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
     actor = failure.actor
     if failure.kind != "actor" or actor is None or not _is_loop(actor):
         return None
-    workers = [worker for id_ in actor.workers if (worker := facts.worker(id_))]
-    evidence = [exit_evidence(worker) for worker in workers[-1:]]
-    evidence += [log_evidence(worker, facts) for worker in workers[-1:] if worker.stderr is not None]
     death = Evidence(kind="actor", id=actor.actor_id, text=one_line(actor.text, 600), at_ms=actor.end_ms)
-    return Match(group=f"{failure.job_id} {actor.class_name}", evidence=(death, *evidence))
+    cause, evidence = _last_end(failure, facts)
+    return Match(group=f"{failure.job_id} {actor.class_name}", evidence=(death, *evidence), cause=cause)
+
+
+def _last_end(failure: Failure, facts: SessionFacts) -> tuple[str, tuple[Evidence, ...]]:
+    """Return how the actor's last process ended, as the rules about processes explain it, with their evidence."""
+    for rule, words in _ENDS:
+        if found := rule.match(failure, facts):
+            return words + (f" ({found.cause})" if found.cause else ""), found.evidence
+    worker = dead_worker(failure, facts)
+    if worker is None:
+        return "", ()
+    return "", (exit_evidence(worker), *([log_evidence(worker, facts)] if worker.stderr is not None else []))
 
 
 def _is_loop(actor: ActorFacts) -> bool:
@@ -37,9 +63,12 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
     times = actor.restart_times if actor else ()
     took = f" within {duration(times[-1] - times[0])}" if len(times) > 1 else ""
     restarts = actor.restarts if actor else 0
+    cause = group.match.cause
+    last = f": {cause}" if cause else ""
+    died = f"was restarted {restarts} times{took} and died each time{last}"
     return Words(
-        headline=one_line(f"Actor {group.first.function} was restarted {restarts} times{took} and died each time"),
-        detail=one_line(actor.text, 600) if actor else "",
+        headline=one_line(f"Actor {group.first.function} {died}"),
+        detail="" if cause or actor is None else one_line(actor.text, 600),
         suggestion="The evidence has the log lines from before the actor's last death. More restarts (max_restarts) "
                    "only delay the failure.",
     )  # fmt: skip
