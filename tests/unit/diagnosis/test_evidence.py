@@ -4,7 +4,7 @@ from rayhistory.cli.inspect.diagnose import describe
 from rayhistory.diagnosis.diagnose import diagnose
 from rayhistory.diagnosis.links import with_links
 from rayhistory.diagnosis.markdown import to_markdown
-from rayhistory.diagnosis.rules.exceptions.raised import failed_task
+from rayhistory.diagnosis.rules.exceptions.raised import failed_job, failed_task
 from rayhistory.diagnosis.rules.processes.crash import dead_example_worker, death_facts
 from rayhistory.diagnosis.session_facts import SessionFacts
 from rayhistory.gaps import GapCode
@@ -40,3 +40,13 @@ def test_suggestions_are_marked_as_such() -> None:
     found = diagnose(death_facts(dead_example_worker()))
     assert f"    Suggestion: {found.findings[0].suggestion}" in list(describe(found))
     assert "\nSuggestion: " in to_markdown(found, "demo")
+
+
+def test_evidence_of_a_cancelled_task_is_a_traceback_with_lines() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/app/main.py", line 3, in <module>\n    ray.get(ref)\n'
+        "ray.exceptions.TaskCancelledError: Task: TaskID(39088be3) was cancelled.\n"
+    )
+    (found,) = diagnose(SessionFacts(jobs=[failed_job(text)])).findings
+    assert found.code == "task_cancelled"
+    assert found.evidence[0].text.strip() == text.strip()

@@ -46,10 +46,12 @@ def match_exception(failure: Failure, applies: Predicate, *, anywhere: str = "")
     text = own_output(failure.text) if failure.kind == "job" else plain_text(failure.text)
     for each in (raised, *_direct_causes(failure)) if raised is not None else ():
         if applies(each, text):
-            return Match(group=_group(failure, each), evidence=(_traceback(failure),), cause=str(each))
+            return Match(group=_group(failure, each), evidence=(traceback_of(failure),), cause=str(each))
     if failure.kind == "job" and anywhere and (found := re.search(anywhere, text[-20_000:])):
         return Match(
-            group=f"{failure.fingerprint} {source_file(failure.text)}", evidence=(_traceback(failure),), cause=found[0]
+            group=f"{failure.fingerprint} {source_file(failure.text)}",
+            evidence=(traceback_of(failure),),
+            cause=found[0],
         )
     return None
 
@@ -65,7 +67,8 @@ def _group(failure: Failure, raised: RaisedException) -> str:
     return f"{failure.job_id} {failure.fingerprint} {source_file(failure.text)} {raised.short_type} {function}"
 
 
-def _traceback(failure: Failure) -> Evidence:
+def traceback_of(failure: Failure) -> Evidence:
+    """Return the error of a failure as evidence, shortened."""
     text = last_traceback(own_output(failure.text)) if failure.kind == "job" else plain_text(failure.text)
     return failure.evidence(excerpt(cut_lines(text), _MAX_LINES, _MAX_TRACEBACK))
 

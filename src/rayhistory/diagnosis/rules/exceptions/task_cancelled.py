@@ -1,9 +1,8 @@
 """Cancelled tasks whose results were read."""
 
 from rayhistory.diagnosis.failures import Failure
-from rayhistory.diagnosis.findings import Evidence
 from rayhistory.diagnosis.headlines import one_line, plural
-from rayhistory.diagnosis.rules.exceptions.raised import failed_job, failed_task, raised_in
+from rayhistory.diagnosis.rules.exceptions.raised import failed_job, failed_task, raised_in, traceback_of
 from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, Words
 from rayhistory.diagnosis.session_facts import SessionFacts
 from rayhistory.index.query.failure_groups import FailureGroups
@@ -14,9 +13,7 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
     by_exception = raised is not None and raised.short_type == "TaskCancelledError"
     if failure.error_type != "TASK_CANCELLED" and not by_exception:
         return None
-    text = one_line(failure.text[-1_000:], 600)
-    return Match(group=f"{failure.job_id} {failure.function}",
-                 evidence=(Evidence(kind=failure.kind, id=failure.id, text=text, at_ms=failure.at_ms),))  # fmt: skip
+    return Match(group=f"{failure.job_id} {failure.function}", evidence=(traceback_of(failure),))
 
 
 def _describe(group: Group, facts: SessionFacts) -> Words:

@@ -35,7 +35,7 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
     if found is None and failure.error_type != "WORKER_STARTUP_FAILED":
         return None
     text = found[0] if found else failure.text
-    evidence = Evidence(kind=failure.kind, id=failure.id, text=one_line(failure.text, 1_000), at_ms=failure.at_ms)
+    evidence = failure.evidence(one_line(failure.text, 1_000))
     return Match(group=failure.job_id, evidence=(evidence,), cause=text)
 
 
