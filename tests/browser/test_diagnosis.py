@@ -17,15 +17,21 @@ RAISED = re.compile("ValueError: cannot parse record 3")
 _DIAGNOSED_S = 60.0
 
 
+_CASES = ("crashes-lost_node-kill_node", "exceptions-task_raises", "exceptions-actor_init_raises")
+
+
 @pytest.fixture(scope="module")
-def sessions(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, SessionRef, SessionRef]:
-    """Recorded failures of real Ray in one store: a lost node, and a task that raised."""
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, SessionRef, SessionRef, SessionRef]:
+    """Recorded failures of real Ray in one store: a lost node, a task that raised, an actor whose __init__ raised."""
     directory = tmp_path_factory.mktemp("failures")
-    return str(directory), unpack("crashes-lost_node-kill_node", directory), unpack("exceptions-task_raises", directory)
+    lost_node, raised, actor = (unpack(case, directory) for case in _CASES)
+    return str(directory), lost_node, raised, actor
 
 
 @pytest.fixture(scope="module")
-def history(sessions: tuple[str, SessionRef, SessionRef], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def history(
+    sessions: tuple[str, SessionRef, SessionRef, SessionRef], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     directory, *refs = sessions
     work = tmp_path_factory.mktemp("server")
     with running_server(work.parent / directory / "store", work) as address:
@@ -37,12 +43,12 @@ def history(sessions: tuple[str, SessionRef, SessionRef], tmp_path_factory: pyte
 
 
 @pytest.fixture
-def lost_node(history: str, sessions: tuple[str, SessionRef, SessionRef]) -> str:
+def lost_node(history: str, sessions: tuple[str, SessionRef, SessionRef, SessionRef]) -> str:
     return history + sessions[1].url
 
 
 @pytest.fixture
-def raised(history: str, sessions: tuple[str, SessionRef, SessionRef]) -> str:
+def raised(history: str, sessions: tuple[str, SessionRef, SessionRef, SessionRef]) -> str:
     return history + sessions[2].url
 
 
@@ -95,6 +101,17 @@ def test_pages_of_tasks_and_nodes_name_their_finding(monitored: MonitoredBrowser
         expect(page.locator("#verdict")).to_have_text(NODE_DIED)
     (node,) = rows(lost_node, "nodes", where="state=DEAD", columns="node_id,is_head")[:1]
     page.goto(f"{lost_node}#/cluster/nodes/{node['node_id']}")
+    expect(page.locator("#verdict")).to_have_attribute("href", re.compile("#finding-0$"))
+
+
+def test_page_of_an_actor_names_its_finding(
+    monitored: MonitoredBrowser, history: str, sessions: tuple[str, SessionRef, SessionRef, SessionRef]
+) -> None:
+    session = history + sessions[3].url
+    (actor,) = rows(session, "actors", where="state=DEAD and class_name=Model", columns="actor_id")
+    page = monitored.page()
+    page.goto(f"{session}#/actors/{actor['actor_id']}")
+    expect(page.locator("#verdict")).to_have_text(re.compile("Actor Model could not be created"))
     expect(page.locator("#verdict")).to_have_attribute("href", re.compile("#finding-0$"))
 
 

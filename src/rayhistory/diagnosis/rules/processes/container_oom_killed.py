@@ -16,6 +16,7 @@ from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, 
 from rayhistory.diagnosis.session_facts import MemorySample, NodeSamples, PlatformEvent, SessionFacts, WorkerFacts
 
 _FULL = 0.95
+_HEADROOM = 1.2
 _BEFORE_MS, _EVENT_WINDOW_MS = 60_000, 120_000
 _AFTER_MS = 5_000
 """Ray measures memory every 5 s, so that a sample taken after a death may show the memory before it."""
@@ -34,7 +35,8 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
     if sample := _full_memory(worker, facts):
         kind, text = sample[0], f"{size(sample[1].used)} of {size(sample[1].total)}"
         found = Evidence(kind="metric", id=worker.node_id or "", text=f"{kind} {text}", at_ms=sample[1].at_ms)
-        return Match(group=group, confidence="likely", evidence=(found, exit_evidence(worker)), cause=f"{kind} {text}")
+        return Match(group=group, confidence="likely", evidence=(found, exit_evidence(worker)), cause=f"{kind} {text}",
+                     suggestion=_suggestion(*sample))  # fmt: skip
     return None
 
 
@@ -52,6 +54,15 @@ def _full_memory(worker: WorkerFacts, facts: SessionFacts) -> tuple[str, MemoryS
         if peak and peak.share >= _FULL:
             return kind, peak
     return None
+
+
+def _suggestion(kind: str, sample: MemorySample) -> str:
+    place = "the container" if kind.startswith("container") else "the node"
+    more = f"{size(sample.total * _HEADROOM)} instead of {size(sample.total)}"
+    return (
+        f"Give {place} more memory, such as {more}, or request the memory that the task needs, so that fewer tasks run "
+        "at once: @ray.remote(memory=…)."
+    )
 
 
 def _describe(group: Group, facts: SessionFacts) -> Words:

@@ -28,3 +28,8 @@ def test_full_memory_around_a_death_explains_it(at_ms: int) -> None:
 @pytest.mark.parametrize("at_ms", [-61_000, 6_000])
 def test_full_memory_long_before_or_after_a_death_does_not_explain_it(at_ms: int) -> None:
     assert RULE.code not in codes((-2_000, 3.6), (at_ms, 4.0))
+
+
+def test_suggestion_has_numbers() -> None:
+    found = diagnose(FACTS).findings[0]
+    assert "Give the container more memory, such as 9.6 GiB instead of 8.0 GiB" in found.suggestion
