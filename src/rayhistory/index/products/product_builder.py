@@ -95,6 +95,8 @@ class ProductBuilder:
         self._running: dict[_Key, _RunningBuild] = {}
         self._failed: LruCache[_Key, _Failure] = LruCache(_MAX_CACHED)
         self._latest: LruCache[_Key, ProductManifest] = LruCache(_MAX_CACHED, ttl=_FRESH_FOR_S)
+        self._others: LruCache[_Key, dict[str, Any]] = LruCache(_MAX_CACHED, ttl=_FRESH_FOR_S)
+        """Previews of builds of other versions."""
         self._built_at: LruCache[_Key, tuple[float, float]] = LruCache(_MAX_CACHED)
         """The end and the duration of the last build."""
         self._rebuilt: LruCache[_Key, str] = LruCache(_MAX_CACHED, ttl=_MIN_RETRY_AFTER_S)
@@ -114,6 +116,21 @@ class ProductBuilder:
             if manifest is not None:
                 self._latest.put(key, manifest)
         return manifest
+
+    async def preview(self, ref: SessionRef, name: str) -> dict[str, Any]:
+        """Return the preview of the newest build; until our version has built the product, that of another version.
+
+        So lists have previews after an upgrade, too. They are empty if there is no build.
+        """
+        if manifest := await self.latest(ref, name):
+            return manifest.preview
+        key = ref.identity, name
+        found = self._others.get(key)
+        if found is None:
+            manifest = await read_latest_product(self._store, self._layout, ref, name, None)
+            found = manifest.preview if manifest else {}
+            self._others.put(key, found)
+        return found
 
     async def open(self, ref: SessionRef, name: str, tables: Manifest) -> OpenProduct | None:
         """Return the newest build. Return None if there is none, or only one from before the session's end.

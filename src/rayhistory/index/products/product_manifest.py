@@ -64,15 +64,15 @@ def parse_product_manifest(data: bytes) -> ProductManifest | None:
 
 
 async def read_latest_product(
-    store: Store, layout: Layout, ref: SessionRef, product: str, version: int
+    store: Store, layout: Layout, ref: SessionRef, product: str, version: int | None
 ) -> ProductManifest | None:
-    """Return the manifest of the highest generation with this version; None if there is none.
+    """Return the manifest of the highest generation with this version, or with any if it is None; None without one.
 
     Other releases may store generations with other versions beside ours.
     """
     for generation in await _newest_generations(store, layout, ref, product):
         manifest = await _read(store, layout, ref, product, generation)
-        if manifest is not None and (manifest.product, manifest.version) == (product, version):
+        if manifest is not None and manifest.product == product and version in (None, manifest.version):
             return manifest
     return None
 

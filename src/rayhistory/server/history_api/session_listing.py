@@ -236,10 +236,9 @@ class SessionListing:
         if self._products is None or not (vanished or {"FAILED", "STOPPED"} & manifest.counts.jobs.keys()):
             return None
         try:
-            product = await self._products.latest(entry.ref, DIAGNOSIS)
+            headline = (await self._products.preview(entry.ref, DIAGNOSIS)).get("headline")
         except StoreError:
             return None
-        headline = product.preview.get("headline") if product else None
         return one_line(headline) if isinstance(headline, str) else None
 
     async def _manifest(self, entry: CatalogEntry) -> Manifest | StoreError | None:

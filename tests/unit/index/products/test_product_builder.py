@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -250,6 +251,22 @@ def test_other_version_is_built_beside(tmp_path: Path, tables: Manifest) -> None
     (newer,) = build(tmp_path, tables, PATH + "NEXT_VERSION")
     assert (newer.version, newer.generation, newer.preview["builds"]) == (2, 2, 1)
     assert build(tmp_path, tables) == build(tmp_path, tables, PATH + "NEXT_VERSION") == []
+
+
+def test_preview_of_an_older_version_is_shown_until_the_product_is_rebuilt(tmp_path: Path, tables: Manifest) -> None:
+    """After an upgrade, lists have previews before all sessions were opened."""
+    newer = PATH + "NEXT_VERSION"
+
+    async def work(products: ProductBuilder) -> None:
+        previews.append(await products.preview(REF, "counted"))
+        assert await products.latest(REF, "counted") is None
+
+    previews: list[dict[str, Any]] = []
+    with_products(settings_for(tmp_path), newer, work=work)
+    (old,) = build(tmp_path, tables)
+    with_products(settings_for(tmp_path), newer, work=work)
+    assert previews == [{}, old.preview]
+    assert old.preview
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,7 @@ def test_version_of_another_release_takes_another_generation(tmp_path: Path) -> 
         assert await read_latest_product(store, LAYOUT, REF, "counted", 1) == manifest()
         assert await read_latest_product(store, LAYOUT, REF, "counted", 2) == newer
         assert await read_latest_product(store, LAYOUT, REF, "counted", 3) is None
+        assert await read_latest_product(store, LAYOUT, REF, "counted", None) == newer
 
     asyncio.run(work())
 
