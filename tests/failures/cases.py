@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-End = Literal["job", "stop_job", "kill_node", "lose_head"]
+End = Literal["job", "stop_job", "kill_node", "preempt_node", "lose_head"]
 """How a session comes to its end: with its job, or after the job has printed that it is under way, by an action."""
 
 
@@ -79,6 +79,8 @@ FAILURES: list[Case] = [
     *_failure("crashes", "driver_exception", "driver_segfault", allowed=("driver_killed",)),
     *_failure("crashes", "node_lost", "lost_node", "lost_object", ends="kill_node", other_node=True,
               environment=_FAST_HEALTH_CHECKS, findings=("events_missing",)),
+    *_failure("crashes", "node_preempted", "lost_node", ends="preempt_node", other_node=True,
+              environment=_FAST_HEALTH_CHECKS),
     *_failure("crashes", "object_lost", "object_without_owner"),
     *_failure("crashes", "job_stopped", "runs_on", ends="stop_job"),
     *_failure("crashes", "head_lost", "runs_on", ends="lose_head"),
@@ -170,7 +172,6 @@ HEALTHY: list[Case] = [
 
 NOT_PLANTED = {
     "object_store_full": "Ray then moves objects to disk, so that a full object store ends as `out_of_disk`",
-    "node_preempted": "needs a cloud that takes nodes back",
     "unexplained": "the verdict when evidence is missing; only the diagnoses without metrics or logs have it",
 }
 """Codes of failures that no case plants, and why."""

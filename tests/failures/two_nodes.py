@@ -44,14 +44,17 @@ def _record(case: Case, nodes: dict[str, ray_nodes.Node], directory: Path) -> No
     ref = SessionRef.checked("default", ray_nodes.CLUSTER, head.session)
     ray_nodes.wait_until(lambda: head.get(f"{ray_nodes.DASHBOARD}/api/version"), nodes, 60)
     _submit(case, head)
-    if case.ends == "kill_node":
+    is_lost = case.ends in ("kill_node", "preempt_node")
+    if is_lost:
         ray_nodes.wait_until(lambda: _STARTED_MESSAGE in _job(head, "/logs"), nodes, 90)
+        if case.ends == "preempt_node":
+            _announce_preemption(lost, head)
         time.sleep(4)
         lost.kill()
     ray_nodes.wait_until(lambda: any(f'"status": "{status}"' in _job(head) for status in _TERMINAL), nodes, 150)
-    _settle([head] if case.ends == "kill_node" else [head, lost])
+    _settle([head] if is_lost else [head, lost])
     (directory / "session.json").write_bytes(msgspec.json.encode(ref))
-    kept = [name for name in nodes if not (case.ends == "kill_node" and name == "lost")]
+    kept = [name for name in nodes if not (is_lost and name == "lost")]
     for name in kept:
         collectors[name].send_signal(signal.SIGTERM)
     ray_nodes.wait_until(lambda: head.metric("last_dashboard_responses_stored") == 1, nodes)
@@ -64,6 +67,14 @@ def _submit(case: Case, head: ray_nodes.Node) -> None:
     command = (_RAY, "job", "submit", "--no-wait", f"--address={ray_nodes.DASHBOARD}", f"--submission-id={_JOB}", "--",
                sys.executable, str(_JOBS / f"{case.script}.py"), case.name)  # fmt: skip
     assert head.run(*command, RAY_AUTH_MODE="disabled").wait(90) == 0, head.log()
+
+
+def _announce_preemption(node: ray_nodes.Node, head: ray_nodes.Node) -> None:
+    """Tell Ray what a cloud tells an autoscaler: that it will take the node back in two seconds."""
+    command = (_RAY, "drain-node", f"--address={head.address}:6379", f"--node-id={node.id}",
+               "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot instance interrupted",
+               "--deadline-remaining-seconds=2")  # fmt: skip
+    assert head.run(*command, RAY_AUTH_MODE="disabled").wait(60) == 0, head.log()
 
 
 def _job(head: ray_nodes.Node, below: str = "") -> str:

@@ -17,6 +17,11 @@ TEXTS = {
     "open environment variables": '"env_vars": {' * 1_300,
     "open values of variables": "'env_vars': {" + "'a':\"x " * 2_000 + "}",
     "forwarded lines without an end": "(raylet pid=1 " * 4_500,
+    "errors of retried tasks": "(raylet) Task a failed. There are 1 retries remaining, so the task will be retried. "
+    "Error: User exception:\n" * 600,
+    "exceptions that a library wrapped": "ray::a() (pid=1)\nray.exceptions.UserCodeException: b\n\nThe above exception "
+    "was the direct cause of the following exception:\n\n" * 500 + "ray::a() (pid=1)\n"
+    "ray.exceptions.UserCodeException: b",
     "headers of tracebacks": "Traceback (most recent call last):\n" * 1_800,
     "escape sequences": "\x1b[31m\u202e\x00" * 20_000,
 }

@@ -4,7 +4,8 @@ import re
 
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.findings import Counts
-from rayhistory.diagnosis.headlines import one_line, plural, things
+from rayhistory.diagnosis.headlines import frame_place, one_line, plural, things
+from rayhistory.diagnosis.rules.exceptions.raised import raised_in
 from rayhistory.diagnosis.rules.rule import Group, Match, Words
 
 _ERRORS = ("ACTOR_DIED", "ACTOR_UNAVAILABLE")
@@ -34,8 +35,10 @@ def describe_ended_actor(group: Group) -> Words:
     functions = dict.fromkeys(root.function for root in group.roots)
     name = next(iter(functions)) if len(functions) == 1 else group.first.function.partition(".")[0]
     followed = things(sum((failure.counts for failure in group.consequences), Counts()))
+    frames = (raised.frame for failure in group.consequences if (raised := raised_in(failure)) and raised.frame)
+    place = next((f" Its result was needed at {frame_place(frame)}." for frame in frames), "")
     return Words(
         headline=one_line(f"{plural(count, 'call')} of {name} failed, because {group.match.cause}"),
-        detail=f"Failed because of it: {followed}." if followed else "",
+        detail=f"Failed because of it: {followed}.{place}" if followed else "",
         suggestion="Wait for the last results before the actor is ended, or catch ray.exceptions.RayActorError.",
     )

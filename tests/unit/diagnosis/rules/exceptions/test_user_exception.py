@@ -53,6 +53,7 @@ def test_actor_that_the_program_ended_is_the_cause_of_all_that_needed_it(text: s
     assert (found.code, found.confidence) == ("user_exception", "certain")
     assert found.headline == f"9 calls of Mailbox.put failed, because {reason}"
     assert (found.counts.tasks, found.counts.jobs, found.consequences) == (10, 1, 2)
+    assert found.detail == "Failed because of it: 1 task, 1 job. Its result was needed at main.py:8 in consume."
 
 
 def test_calls_of_an_actor_that_died_on_a_lost_node_are_not_explained_by_the_program() -> None:
