@@ -15,7 +15,7 @@ from rayhistory.promql.arrays import Times
 from rayhistory.promql.engine import grid
 from rayhistory.promql.labels import Labels, format_labels, metric_name, without_name
 from rayhistory.promql.query_errors import PromqlError
-from rayhistory.promql.values import Scalar, Value, Vector
+from rayhistory.promql.values import Scalar, Value, Vector, label_order
 
 MAX_SERIES = 300
 _MAX_NAME = 300
@@ -119,15 +119,15 @@ def _constant(value: object) -> Vector:
 
 def _series(panel: Panel, target: Target, vector: Vector, steps: int, room: int) -> list[ChartSeries]:
     found = []
-    labels = list(vector.labels)
+    vector = vector.rows(label_order(vector.labels)[: max(0, room)])
     hidden = ~(vector.present & np.isfinite(vector.values))
-    for row in sorted(range(len(labels)), key=labels.__getitem__)[: max(0, room)]:
+    for row, labels in enumerate(vector.labels):
         values: list[float | None] = vector.values[row].tolist()
         for step in np.flatnonzero(hidden[row]).tolist():
             values[step] = None
         if len(values) < steps:
             values[:0] = [None] * (steps - len(values))
-        found.append(_styled(panel, series_name(target.legend, labels[row]), labels[row], values))
+        found.append(_styled(panel, series_name(target.legend, labels), labels, values))
     return found
 
 

@@ -57,12 +57,19 @@ def aggregate(operator: str, vector: Vector, group: Grouping) -> Vector:
 
 def _reduce_sorted(operator: str, vector: Vector, order: Rows, starts: Rows) -> tuple[Floats, Mask]:
     """Reduce all groups at once. `order` lists the rows group by group; `starts` has the start of each group in it."""
-    present = vector.present[order]
     function, missing = _SORTED_REDUCTIONS[operator]
-    counts = np.add.reduceat(present, starts, axis=0, dtype=np.float64)
+    is_sorted = len(starts) == 1 or bool((np.diff(order) == 1).all())
+    values = vector.values if is_sorted else vector.values[order]
+    if vector.present.all():
+        sizes = np.diff(starts, append=len(order))
+        counts = np.repeat(sizes[:, None], values.shape[1], axis=1).astype(np.float64)
+    else:
+        present = vector.present if is_sorted else vector.present[order]
+        counts = np.add.reduceat(present, starts, axis=0, dtype=np.float64)
+        values = np.where(present, values, missing)
     if operator == "count":
         return counts, counts > 0
-    values = function.reduceat(np.where(present, vector.values[order], missing), starts, axis=0)
+    values = function.reduceat(values, starts, axis=0)
     return (values / counts if operator == "avg" else values), counts > 0
 
 
@@ -87,6 +94,8 @@ def _avg(values: Floats, present: Mask) -> Floats:
 
 
 def _needs_exact(values: Floats, present: Mask) -> bool:
+    if max(values.max(initial=0.0), -values.min(initial=0.0)) <= _EXACT_LIMIT:  # fast, but false if a value is NaN
+        return False
     if not np.fmax.reduce(np.abs(values), axis=None, initial=0.0) > _EXACT_LIMIT:
         return False
     finite = values[present & np.isfinite(values)]

@@ -1,14 +1,25 @@
 """Binary operators: arithmetic, comparisons and sets, with vector matching."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 
+from rayhistory.promql.aggregations import Grouping, grouping
 from rayhistory.promql.arrays import Floats, Mask
+from rayhistory.promql.label_table import LabelTable
 from rayhistory.promql.labels import METRIC_NAME, Labels, format_labels, labels_of, without_name
 from rayhistory.promql.query_errors import EvaluationFailed
-from rayhistory.promql.values import Scalar, Vector, concatenate, join_rows, unique_rows
+from rayhistory.promql.values import (
+    Scalar,
+    Vector,
+    concatenate,
+    concatenated_labels,
+    group_positions,
+    join_rows,
+    unique_rows,
+)
 
 ARITHMETIC: dict[str, Callable[[Floats, Floats], Floats]] = {
     "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "%": np.fmod, "^": np.power, "atan2": np.arctan2,
@@ -21,13 +32,11 @@ SET_OPERATORS = frozenset(("and", "or", "unless"))
 _NOT_EXPLICIT = "multiple matches for labels: many-to-one matching must be explicit (group_left/group_right)"
 _NOT_UNIQUE = "multiple matches for labels: grouping labels must ensure unique matches"
 
-Key = Callable[[Labels], Labels]
-
 
 class Matching(msgspec.Struct):
     """The rule by which series of two vectors are paired."""
 
-    key: Key
+    key: Grouping
     many_side: str = ""
     """The side with many series: `left` or `right` for group_left and group_right; empty for one-to-one."""
     included: tuple[str, ...] = ()
@@ -37,12 +46,27 @@ class Matching(msgspec.Struct):
     fill_right: float | None = None
 
 
-def matching_key(names: Sequence[str] | None, *, is_on: bool) -> Key:
-    if is_on:
-        on = frozenset(names or ())
-        return lambda labels: tuple(pair for pair in labels if pair[0] in on)
-    ignored = frozenset((METRIC_NAME, *(names or ())))
-    return lambda labels: tuple(pair for pair in labels if pair[0] not in ignored)
+def matching_key(names: Sequence[str] | None, *, is_on: bool) -> Grouping:
+    return grouping(list(names or ()), without=not is_on)
+
+
+def matching_of(modifier: Any) -> Matching:
+    """Return the matching of a parsed operator."""
+    if modifier is None:
+        return Matching(matching_key(None, is_on=False))
+    clause = modifier.matching
+    is_on = clause is not None and str(clause.type).endswith("Include")
+    names = list(clause.labels) if clause is not None else []
+    card = str(modifier.card).rpartition(".")[2]
+    fill = modifier.fill_values
+    return Matching(
+        matching_key(names, is_on=is_on),
+        {"ManyToOne": "left", "OneToMany": "right"}.get(card, ""),
+        tuple(modifier.group_labels or ()),
+        is_on,
+        getattr(fill, "lhs", None) if fill is not None else None,
+        getattr(fill, "rhs", None) if fill is not None else None,
+    )
 
 
 def scalars(operator: str, left: Scalar, right: Scalar) -> Scalar:
@@ -64,7 +88,7 @@ def vector_and_scalar(operator: str, vector: Vector, scalar: Scalar, *, swapped:
     return Vector(vector.labels, vector.values, vector.present & matches)
 
 
-def combine_sets(operator: str, left: Vector, right: Vector, key: Key) -> Vector:
+def combine_sets(operator: str, left: Vector, right: Vector, key: Grouping) -> Vector:
     steps = left.values.shape[1]
     if operator == "or":
         absent = _absent_mask(left, key, steps)
@@ -80,7 +104,7 @@ def _masks(labels: Sequence[Labels], mask: Callable[[Labels], Mask], steps: int)
     return np.array([mask(each) for each in labels], dtype=bool).reshape(-1, steps)
 
 
-def _absent_mask(vector: Vector, key: Key, steps: int) -> Callable[[Labels], Mask]:
+def _absent_mask(vector: Vector, key: Grouping, steps: int) -> Callable[[Labels], Mask]:
     """Return a function of a key. It returns the steps at which no series with this key has a sample."""
     existing: dict[Labels, Mask] = {}
     for labels, present in zip(vector.labels, vector.present, strict=True):
@@ -129,15 +153,18 @@ def _unique_pairs(left: Vector, right: Vector, matching: Matching) -> tuple[Vect
     """
     if matching.many_side or matching.fill_left is not None or matching.fill_right is not None:
         return None
-    left_keys, right_keys = ([matching.key(labels) for labels in side.labels] for side in (left, right))
-    numbers = {key: number for number, key in enumerate(right_keys)}
-    if len(numbers) < len(right_keys) or len(set(left_keys)) < len(left_keys):
+    keys = [matching.key.of_all(side.labels) for side in (left, right)]
+    _, position = group_positions(concatenated_labels(keys))
+    left_position, right_position = np.split(position, [len(left.labels)])
+    partner = np.full(len(position), -1, dtype=np.intp)
+    partner[right_position] = np.arange(len(right_position))
+    if np.unique(left_position).size < len(left_position) or np.count_nonzero(partner >= 0) < len(right_position):
         return None
-    rows = [row for row, key in enumerate(left_keys) if key in numbers]
-    return left.rows(rows), right.rows([numbers[left_keys[row]] for row in rows])
+    rows = np.flatnonzero(partner[left_position] >= 0)
+    return left.rows(rows), right.rows(partner[left_position[rows]])
 
 
-def _one_side(vector: Vector, key: Key, side: str) -> dict[Labels, tuple[Labels, Floats, Mask]]:
+def _one_side(vector: Vector, key: Grouping, side: str) -> dict[Labels, tuple[Labels, Floats, Mask]]:
     """Return the series of the side whose keys must be unique at each step."""
     groups: dict[Labels, list[int]] = {}
     all_labels = list(vector.labels)
@@ -183,8 +210,17 @@ class _Operation:
         if not left.labels:
             return concatenate([], left.values.shape[1])
         values, present = self._computed(left.values, right.values, left.present & right.present)
-        labels = [self._result_labels(*pair) for pair in zip(left.labels, right.labels, strict=True)]
+        labels = self._result_keys(left.labels)
         return self._unique(Vector(labels, values, present))
+
+    def _result_keys(self, labels: Sequence[Labels]) -> Sequence[Labels]:
+        """Return the labels of the results without group_left and group_right."""
+        if not isinstance(labels, LabelTable):
+            return [self._result_labels(each, ()) for each in labels]
+        drops_name = self._operator in ARITHMETIC or self._return_bool
+        table = labels.without([METRIC_NAME]) if drops_name else labels
+        names = self._matching.key.names
+        return table.only(names) if self._matching.is_on else table.without(names - {METRIC_NAME})
 
     def add(self, many: _Row, one: _Row) -> None:
         left, right = (one.values, many.values) if self._swapped else (many.values, one.values)

@@ -6,6 +6,7 @@
 All steps are evaluated at once: each part of the query yields arrays with one column per step.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -117,8 +118,10 @@ def _names(selection: SampleSelection) -> list[str]:
 
 def evaluate(query: str, times: Times, source: SampleSource, limits: Limits | None = None) -> QueryResult:
     """Evaluate a query at these times, which are evenly spaced."""
-    evaluation = Evaluation(times, source, limits or Limits())
     node = parse(query, step_of(times), int(times[-1] - times[0]))
+    named = Counter(each.matchers for each in samples_at(query, times))
+    repeated = frozenset(matchers for matchers, count in named.items() if count > 1)
+    evaluation = Evaluation(times, source, limits or Limits(), repeated)
     if times.size == 1 and isinstance(without_parentheses(node), nodes.MatrixSelector | nodes.SubqueryExpr):
         value: Value = range_vector(evaluation.windows(node, times))
     else:
@@ -134,13 +137,18 @@ def _without_empty_rows(vector: Vector) -> Vector:
 
 
 class Evaluation:
-    def __init__(self, times: Times, source: SampleSource, limits: Limits) -> None:
+    def __init__(
+        self, times: Times, source: SampleSource, limits: Limits, repeated: frozenset[tuple[Matcher, ...]] = frozenset()
+    ) -> None:
         self.query_times = int(times[0]), int(times[-1])
         self.step_ms = step_of(times)
         self._source = source
         self._limits = limits
         self._samples = 0
         self._cells = 0
+        self._repeated = repeated
+        self._selected: dict[tuple[tuple[Matcher, ...], bytes], Vector] = {}
+        """Results of selectors that the query has more than once, such as the total in `a / (a + b)`."""
         self.warnings: set[str] = set()
         self.infos: set[str] = set()
 
@@ -215,7 +223,14 @@ class Evaluation:
             )
 
     def _selector(self, node: Any, times: Times) -> Vector:
-        return latest_samples(*self.latest(matchers_of(node), self._ends(node, times)))
+        matchers, ends = matchers_of(node), self._ends(node, times)
+        if matchers not in self._repeated:
+            return latest_samples(*self.latest(matchers, ends))
+        key = matchers, ends.tobytes()
+        found = self._selected.get(key)
+        if found is None:
+            found = self._selected[key] = latest_samples(*self.latest(matchers, ends))
+        return found
 
     def sample_times(self, node: Any, times: Times) -> Vector:
         """Return the times of the samples that a selector finds, in seconds."""
@@ -280,7 +295,7 @@ class Evaluation:
             return binary_operators.vector_and_scalar(operator, right, left, swapped=True, return_bool=return_bool)
         if not isinstance(left, Vector) or not isinstance(right, Vector):
             raise QuerySyntaxError(f"operator {operator} is not defined on strings")
-        matching = _matching(modifier)
+        matching = binary_operators.matching_of(modifier)
         if operator in binary_operators.SET_OPERATORS:
             return binary_operators.combine_sets(operator, left, right, matching.key)
         return binary_operators.vectors(operator, left, right, matching, return_bool=return_bool)
@@ -377,21 +392,3 @@ class Evaluation:
         nodes.UnaryExpr: _negate, nodes.VectorSelector: _selector, nodes.MatrixSelector: _matrix,
         nodes.SubqueryExpr: _matrix, nodes.BinaryExpr: _binary, nodes.AggregateExpr: _aggregate, nodes.Call: _call,
     }  # fmt: skip
-
-
-def _matching(modifier: Any) -> binary_operators.Matching:
-    if modifier is None:
-        return binary_operators.Matching(binary_operators.matching_key(None, is_on=False))
-    clause = modifier.matching
-    is_on = clause is not None and str(clause.type).endswith("Include")
-    names = list(clause.labels) if clause is not None else []
-    card = str(modifier.card).rpartition(".")[2]
-    fill = modifier.fill_values
-    return binary_operators.Matching(
-        binary_operators.matching_key(names, is_on=is_on),
-        {"ManyToOne": "left", "OneToMany": "right"}.get(card, ""),
-        tuple(modifier.group_labels or ()),
-        is_on,
-        getattr(fill, "lhs", None) if fill is not None else None,
-        getattr(fill, "rhs", None) if fill is not None else None,
-    )

@@ -92,7 +92,7 @@ class LabelTable(Sequence[Labels]):
         column = self.columns.get(name)
         if column is None:
             return np.full(self._size, predicate(""))
-        used = np.unique(column.codes)
+        used = np.flatnonzero(np.bincount(column.codes, minlength=len(column.texts)))
         matching = np.zeros(len(column.texts), dtype=bool)
         matching[used] = [predicate(column.texts[code]) for code in used.tolist()]
         return matching[column.codes]
@@ -100,7 +100,7 @@ class LabelTable(Sequence[Labels]):
     def values_of(self, name: str) -> set[str]:
         """Return the distinct values of a label."""
         column = self.columns.get(name)
-        return {column.texts[code] for code in np.unique(column.codes).tolist()} if column else set()
+        return {column.texts[code] for code in np.flatnonzero(np.bincount(column.codes)).tolist()} if column else set()
 
     def groups(self) -> tuple["LabelTable", Rows]:
         """Return the distinct label sets in order of first occurrence, and for each series the position of its label
@@ -118,6 +118,21 @@ class LabelTable(Sequence[Labels]):
         position = np.empty(len(order), dtype=np.intp)
         position[order] = np.arange(len(order))
         return self.take(first[order]), position[inverse]
+
+    def sorted_rows(self) -> Rows:
+        """Return the positions of the series in the order of their labels, as `sorted` would without a table."""
+        keys = list[Codes]()
+        ends = np.ones(self._size, dtype=bool)
+        for column in reversed(self.columns.values()):
+            used, inverse = np.unique(column.codes, return_inverse=True)
+            texts = [column.texts[code] for code in used.tolist()]
+            order = {text: number for number, text in enumerate(sorted(filter(None, texts)), start=1)}
+            ranks = np.array([order.get(text, 0) for text in texts], dtype=np.int32)[inverse]
+            is_missing = ranks == 0
+            # The next label of a series without this one has a later name, unless the series has no more labels.
+            keys.append(np.where(is_missing & ~ends, len(order) + 1, ranks).astype(np.int32))
+            ends &= is_missing
+        return np.lexsort(keys) if keys else np.arange(self._size)
 
     def are_unique(self) -> bool:
         return len(self.groups()[0]) == self._size

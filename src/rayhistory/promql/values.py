@@ -39,7 +39,7 @@ class Vector(msgspec.Struct):
     values: Floats
     present: Mask
 
-    def rows(self, positions: Sequence[int]) -> "Vector":
+    def rows(self, positions: Sequence[int] | Rows) -> "Vector":
         index = np.asarray(positions, dtype=np.intp)
         labels = self.labels
         chosen = labels.take(index) if isinstance(labels, LabelTable) else [labels[position] for position in positions]
@@ -82,17 +82,25 @@ def concatenate(vectors: Sequence[Vector], steps: int) -> Vector:
     if len(vectors) == 1:
         return vectors[0]
     return Vector(
-        _concatenated_labels([vector.labels for vector in vectors]),
+        concatenated_labels([vector.labels for vector in vectors]),
         np.concatenate([vector.values for vector in vectors]),
         np.concatenate([vector.present for vector in vectors]),
     )
 
 
-def _concatenated_labels(parts: Sequence[Sequence[Labels]]) -> Sequence[Labels]:
+def concatenated_labels(parts: Sequence[Sequence[Labels]]) -> Sequence[Labels]:
     tables = [part for part in parts if isinstance(part, LabelTable)]
     if len(tables) == len(parts):
         return concatenate_tables(tables)
     return [labels for part in parts for labels in part]
+
+
+def label_order(labels: Sequence[Labels]) -> list[int]:
+    """Return the positions of label sets in ascending order."""
+    if isinstance(labels, LabelTable):
+        ordered: list[int] = labels.sorted_rows().tolist()
+        return ordered
+    return sorted(range(len(labels)), key=labels.__getitem__)
 
 
 def group_positions(labels: Sequence[Labels]) -> tuple[Sequence[Labels], Rows]:

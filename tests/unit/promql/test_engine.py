@@ -12,6 +12,7 @@ from promql.promqltest import Case, MemorySource, Script
 from rayhistory.promql.engine import Limits, evaluate, grid, metrics_at_steps, required_samples
 from rayhistory.promql.label_table import LabelTable
 from rayhistory.promql.labels import labels_of
+from rayhistory.promql.matchers import Matcher
 from rayhistory.promql.query_errors import EvaluationFailed, NotSupported, PromqlError, QuerySyntaxError
 from rayhistory.promql.values import NO_TIME, SeriesSet, Vector
 
@@ -42,6 +43,10 @@ QUERIES = [
     "max_over_time(rate(x[30s])[1m:15s])",
     "absent(x)",
     "x * on(node) group_left() sum by (node) (x)",
+    "x == x",
+    "x / on(n) (x + 1)",
+    "x > on(n) (x * 2 - 5)",
+    "x >= bool ignoring(node) (2 * x)",
 ]
 
 series = st.lists(st.one_of(st.none(), st.floats(-10, 100)), min_size=20, max_size=20)
@@ -102,7 +107,7 @@ def test_series_in_one_block_equal_series_in_their_own(rows: list[list[float | N
 
 
 @given(rows=st.lists(series, min_size=2, max_size=4))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_series_with_clocks_of_their_own_equal_series_in_their_own_blocks(rows: list[list[float | None]]) -> None:
     """Clocks differ by seconds, one of them has fewer times, and labels are columns."""
     apart, together = source_of(rows), MemorySource()
@@ -123,9 +128,27 @@ def test_series_with_clocks_of_their_own_equal_series_in_their_own_blocks(rows: 
         )
     table = LabelTable.of(series_set.labels[0] for series_set in apart.series_sets)
     together.series_sets = [SeriesSet(clocks, table, values, present, np.arange(len(rows)))]
-    times = grid(0, 200_000, 17_000)
-    for query in QUERIES:
-        assert samples(query, times, apart) == samples(query, times, together)
+    for times in (grid(0, 200_000, 17_000), grid(95_000, 150_000, 10_000)):  # also a step that is one interval
+        for query in QUERIES:
+            assert samples(query, times, apart) == samples(query, times, together)
+
+
+def test_selector_that_a_query_repeats_is_read_once() -> None:
+    """Unless its samples are those of other times."""
+
+    class CountingSource(MemorySource):
+        reads = 0
+
+        def select(self, matchers: tuple[Matcher, ...], start_ms: int, end_ms: int) -> list[SeriesSet]:
+            self.reads += 1
+            return super().select(matchers, start_ms, end_ms)
+
+    source, times = CountingSource(), grid(0, 100_000, 10_000)
+    source.series_sets = source_of([[1.0] * 20]).series_sets
+    for query, reads in (("x / (x + x)", 1), ("x - x offset 20s", 2), ('x + {__name__=~"x"}', 2)):
+        source.reads = 0
+        assert len(samples(query, times, source)) == (9 if "offset" in query else 11)
+        assert source.reads == reads
 
 
 @pytest.mark.parametrize(

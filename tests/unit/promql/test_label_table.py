@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rayhistory.promql.label_table import LabelTable, concatenate_tables, without_names
+from rayhistory.promql.labels import labels_of
 from rayhistory.promql.values import group_rows
 
 ROWS = [
@@ -20,6 +23,14 @@ def test_table_is_the_sequence_of_its_labels() -> None:
     assert [table[position] for position in range(len(table))] == ROWS
     assert list(table[1:3]) == ROWS[1:3]
     assert list(LabelTable({}, 2)) == [(), ()]
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), st.sampled_from(["x", "y", "é"])), max_size=12))
+def test_order_of_labels_is_that_of_the_sequence(rows: list[dict[str, str]]) -> None:
+    """Also if some series lack a label."""
+    labels = [labels_of(row) for row in rows]
+    found = LabelTable.of(labels).sorted_rows().tolist()
+    assert found == sorted(range(len(labels)), key=labels.__getitem__)
 
 
 def test_rows_are_taken_by_position_and_by_mask() -> None:
