@@ -25,7 +25,7 @@ _MAX_VOLUMES = 8
 
 class MetricColumnsProduct:
     name = NAME
-    version = 1
+    version = 2
 
     def build(self, context: ProductContext) -> BuiltProduct:
         reader = MetricsReader(context.store, context.layout, cache_bytes=0)

@@ -1,11 +1,14 @@
 """Metrics samples of a session, ordered by metric, so that a chart reads only the bytes of its own metrics.
 
-They are stored as volumes, which are sets of three files. `<n>-labels` and `<n>-values` have one zstd frame for each
-metric and tile (one hour of some nodes); the frames of a metric are adjacent. `<n>-directory` has the times of all
+They are stored as volumes, which are sets of three files. `<n>-labels` has one zstd frame for each metric and tile (one
+hour of some nodes). `<n>-values` has one frame for each block, which is some minutes of a metric in a tile: a short
+chart does not decompress the whole hour. The frames of a metric are adjacent. `<n>-directory` has the times of all
 tiles, and the location of each frame. All three are untrusted.
 """
 
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, pairwise, zip_longest
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,10 +25,14 @@ LABELS, VALUES, DIRECTORY = "labels", "values", "directory"
 MAX_DIRECTORY_BYTES = 256 << 20
 _MAX_FRAME_BYTES = 256 << 20
 _LEVEL = 3
-_FORMAT = 1
+_FORMAT = 2
+BLOCK_COLUMNS = 40
+"""Minimum number of samples of a block: ten minutes at 15 s. Smaller blocks compress worse."""
+_MIN_BLOCK_BYTES = 64 << 10
+_THREAD = threading.local()
 
 Span = tuple[int, int]
-"""Start and end of a range of bytes."""
+"""Start and end of a range of bytes, or of columns (samples)."""
 
 
 class _StoredClocks(msgspec.Struct, array_like=True):
@@ -42,7 +49,8 @@ class Chunk(msgspec.Struct, array_like=True, frozen=True):
     tile: int
     rows: int
     labels: Span
-    values: Span
+    values: tuple[Span, ...]
+    """The frames of its blocks, earliest samples first."""
 
 
 class _StoredLabels(msgspec.Struct, array_like=True):
@@ -71,7 +79,7 @@ def decode_directory(data: bytes) -> ColumnDirectory:
     if found.format != _FORMAT:
         raise MetricsDamaged(f"stored metrics columns have format {found.format}, but this version reads {_FORMAT}")
     for chunk in (each for chunks in found.metrics.values() for each in chunks):
-        if not (0 <= chunk.tile < len(found.tiles) and chunk.rows >= 0):
+        if not (0 <= chunk.tile < len(found.tiles) and chunk.rows >= 0 and chunk.values):
             raise MetricsDamaged("stored metrics columns are damaged: a chunk refers to a tile that does not exist")
     return found
 
@@ -84,10 +92,6 @@ def _clocks(stored: _StoredClocks) -> TileClocks:
     return TileClocks(stored.hour, stored.nodes, stored.addresses, times.reshape(count, -1))
 
 
-def decode_metric(clocks: TileClocks, chunk: Chunk, labels: bytes, values: bytes) -> TileMetric:
-    return TileMetric(*decode_labels(clocks, chunk, labels), decode_values(clocks, chunk, values))
-
-
 def decode_labels(clocks: TileClocks, chunk: Chunk, data: bytes) -> tuple[LabelTable, Rows]:
     """Return the labels of each series, and the row of its times."""
     stored = _decode(data, _MAX_FRAME_BYTES, _StoredLabels)
@@ -96,12 +100,32 @@ def decode_labels(clocks: TileClocks, chunk: Chunk, data: bytes) -> tuple[LabelT
     return LabelTable(columns, chunk.rows), clock
 
 
-def decode_values(clocks: TileClocks, chunk: Chunk, data: bytes | memoryview) -> Floats:
-    raw = np.frombuffer(_decompress(data, _MAX_FRAME_BYTES), dtype="<f8")
-    width = clocks.times.shape[1]
-    if raw.size != chunk.rows * width:
-        raise MetricsDamaged("stored metrics columns are damaged: a metric has a wrong number of values")
-    return raw.reshape(chunk.rows, width)
+def block_edges(width: int, count: int) -> list[int]:
+    """Return the first column of each block, and the end of the last one."""
+    size = -(-width // count)
+    return [min(width, number * size) for number in range(count + 1)]
+
+
+def blocks_of(width: int, chunk: Chunk, columns: Span) -> list[int]:
+    """Return the blocks of a chunk that have some of the columns."""
+    edges = pairwise(block_edges(width, len(chunk.values)))
+    return [number for number, (start, end) in enumerate(edges) if start < columns[1] and end > columns[0]]
+
+
+def decode_values(
+    width: int, chunk: Chunk, columns: Span, frames: Sequence[bytes | memoryview], target: Floats
+) -> None:
+    """Decode the frames of `blocks_of` into the first columns of an array. The chunk is `width` samples wide."""
+    edges = block_edges(width, len(chunk.values))
+    first, end = columns
+    for number, data in zip(blocks_of(width, chunk, columns), frames, strict=True):
+        start, stop = edges[number], edges[number + 1]
+        raw = np.frombuffer(_decompress(data, _MAX_FRAME_BYTES), dtype="<f8")
+        if raw.size != chunk.rows * (stop - start):
+            raise MetricsDamaged("stored metrics columns are damaged: a metric has a wrong number of values")
+        inside = slice(max(start, first), min(stop, end))
+        block = raw.reshape(chunk.rows, stop - start)
+        target[:, inside.start - first : inside.stop - first] = block[:, inside.start - start : inside.stop - start]
 
 
 def _codes(data: bytes, count: int, limit: int) -> "np.ndarray[Any, np.dtype[np.int32]]":
@@ -122,9 +146,17 @@ def _decompress(data: bytes | memoryview, max_bytes: int) -> bytes:
     try:
         if not 0 <= zstandard.frame_content_size(data) <= max_bytes:
             raise MetricsDamaged(f"stored metrics columns have an unknown size, or are larger than {max_bytes} bytes")
-        return zstandard.ZstdDecompressor().decompress(data)
+        return _decompressor().decompress(data)
     except zstandard.ZstdError as error:
         raise MetricsDamaged(f"stored metrics columns are damaged: {error}") from None
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    """Return the decompressor of this thread. To create one takes longer than to decompress a small frame."""
+    if not hasattr(_THREAD, "decompressor"):
+        _THREAD.decompressor = zstandard.ZstdDecompressor()
+    found: zstandard.ZstdDecompressor = _THREAD.decompressor
+    return found
 
 
 def _compress(data: bytes) -> bytes:
@@ -138,7 +170,8 @@ class VolumeWriter:
         self._directory = directory
         self._prefix = prefix
         self._tiles: list[_StoredClocks] = []
-        self._frames: dict[str, list[tuple[int, int, Span, Span]]] = {}
+        self._frames: dict[str, list[Chunk]] = {}
+        """Chunks by metric, with places in the scratch file."""
         self._types: dict[str, str] = {}
         self._scratch = (directory / "frames").open("w+b")
 
@@ -150,8 +183,8 @@ class VolumeWriter:
         self._types |= tile.types
         for name, metric in tile.metrics.items():
             labels = self._append(_compress(msgspec.msgpack.encode(_stored_labels(metric))))
-            values = self._append(_compress(np.ascontiguousarray(metric.values, dtype="<f8").tobytes()))
-            self._frames.setdefault(name, []).append((number, len(metric.labels), labels, values))
+            values = tuple(self._append(_compress(block)) for block in _blocks(metric.values))
+            self._frames.setdefault(name, []).append(Chunk(number, len(metric.labels), labels, values))
 
     def _append(self, frame: bytes) -> Span:
         start = self._scratch.tell()
@@ -167,9 +200,10 @@ class VolumeWriter:
             (self._directory / names[VALUES]).open("wb") as values,
         ):
             for name in sorted(self._frames):
+                blocks = self._moved_blocks(self._frames[name], values)
                 metrics[name] = [
-                    Chunk(tile, rows, self._moved(label_span, labels), self._moved(value_span, values))
-                    for tile, rows, label_span, value_span in self._frames[name]
+                    Chunk(each.tile, each.rows, self._moved(each.labels, labels), tuple(spans))
+                    for each, spans in zip(self._frames[name], blocks, strict=True)
                 ]
         self._scratch.close()
         (self._directory / "frames").unlink()
@@ -177,11 +211,29 @@ class VolumeWriter:
         (self._directory / names[DIRECTORY]).write_bytes(encode_directory(directory))
         return {name: self._directory / name for name in names.values()}
 
+    def _moved_blocks(self, chunks: list[Chunk], target: IO[bytes]) -> list[list[Span]]:
+        """Put blocks of the same minutes side by side, so that a query of all nodes reads one range of bytes."""
+        moved: list[list[Span]] = [[] for _ in chunks]
+        numbered = enumerate(chunks)
+        for _, of_hour in groupby(numbered, key=lambda each: self._tiles[each[1].tile].hour):
+            for blocks in zip_longest(*([(number, span) for span in each.values] for number, each in of_hour)):
+                for number, span in filter(None, blocks):
+                    moved[number].append(self._moved(span, target))
+        return moved
+
     def _moved(self, span: Span, target: IO[bytes]) -> Span:
         self._scratch.seek(span[0])
         start = target.tell()
         target.write(self._scratch.read(span[1] - span[0]))
         return start, target.tell()
+
+
+def _blocks(values: Floats) -> Iterator[bytes]:
+    """Yield the bytes of each block. Small metrics have only one."""
+    width = values.shape[1]
+    count = max(1, min(width // BLOCK_COLUMNS, values.nbytes // _MIN_BLOCK_BYTES))
+    for start, end in pairwise(block_edges(width, count)):
+        yield np.ascontiguousarray(values[:, start:end], dtype="<f8").tobytes()
 
 
 def _stored_labels(metric: TileMetric) -> _StoredLabels:

@@ -13,16 +13,15 @@ from rayhistory.concurrency import SharedCalls
 from rayhistory.errors import RayHistoryError
 from rayhistory.lru import LruCache
 from rayhistory.metrics.column_file import DIRECTORY, Chunk, Span, volumes
-from rayhistory.metrics.column_volume import StoredColumns, Volume, open_volume
+from rayhistory.metrics.column_volume import StoredColumns, Volume, Window, open_volume
 from rayhistory.metrics.sample_tiles import SampleTile, TileMetric
 from rayhistory.metrics.samples import MetricsDamaged
 from rayhistory.metrics.step_samples import StepPositions, StepSamples, step_positions
-from rayhistory.promql.arrays import Times
 from rayhistory.sessions import SessionRef
 
 _CACHE_BYTES = 96 << 20
 _CACHED_VOLUMES = 16
-_CACHED_PLANS = 16
+_CACHED_PLANS = 32
 _MAX_CONCURRENT_READS = 16
 _LABEL_BYTES = 12
 _NO_COLUMNS_S = 60.0
@@ -43,11 +42,14 @@ class OpenColumns(msgspec.Struct):
     """Keys and sizes of the stored objects that the columns cover."""
 
 
-class StepPlan(msgspec.Struct):
-    """The samples of each group that are the latest ones at some step. Groups with few samples are left out."""
+class ReadPlan(msgspec.Struct):
+    """What a query reads of a volume: the windows of its times, and the samples that are the latest at some step."""
 
+    windows: dict[int, Window]
+    """By group."""
     positions: dict[int, StepPositions]
-    key: Hashable = None
+    """By group. Groups with few samples for each step are left out."""
+    key: Hashable
 
 
 class ColumnReader:
@@ -59,7 +61,7 @@ class ColumnReader:
         self._at_steps: LruCache[Hashable, list[SampleTile]] = LruCache(
             cache_bytes // 4, cost=lambda tiles: sum(tile.memory_bytes() for tile in tiles)
         )
-        self._plans: LruCache[Hashable, StepPlan] = LruCache(_CACHED_PLANS)
+        self._plans: LruCache[Hashable, ReadPlan] = LruCache(_CACHED_PLANS)
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
         self._opening = asyncio.Lock()
         self._shared: SharedCalls[Hashable, Any] = SharedCalls()
@@ -102,54 +104,56 @@ class ColumnReader:
     async def _of_volume(
         self, volume: Volume, span: Span, metrics: Collection[str] | None, steps: StepSamples | None
     ) -> list[SampleTile]:
-        groups = volume.between(span)
+        plan = await self._plan(volume, span, steps)
         names = volume.directory.metrics if metrics is None else metrics
-        plan = await self._plan(volume, groups, steps.times) if steps else StepPlan({})
         at_steps = [name for name in names if steps and name in steps.metrics]
-        others = [number for number in groups if number not in plan.positions]
+        others = [number for number in plan.windows if number not in plan.positions]
+        chunks = {name: volume.chunks(name, others if name in at_steps else plan.windows) for name in names}
         parts = await asyncio.gather(
-            self._whole(volume, groups, {n: volume.chunks(n, others if n in at_steps else groups) for n in names}),
-            *(self._metric_at_steps(volume, name, plan) for name in at_steps),
+            self._whole(volume, plan, chunks), *(self._metric_at_steps(volume, name, plan) for name in at_steps)
         )
         return [tile for part in parts for tile in part]
 
     async def _whole(
-        self, volume: Volume, groups: tuple[int, ...], chunks: dict[str, dict[int, list[Chunk]]]
+        self, volume: Volume, plan: ReadPlan, chunks: dict[str, dict[int, list[Chunk]]]
     ) -> list[SampleTile]:
         """Read all samples of some metrics, one tile for each group."""
-        found = await asyncio.gather(*(self._metric(volume, name, each) for name, each in chunks.items()))
-        of_group: dict[int, dict[str, TileMetric]] = {number: {} for number in groups}
+        found = await asyncio.gather(*(self._metric(volume, name, each, plan) for name, each in chunks.items()))
+        of_group: dict[int, dict[str, TileMetric]] = {number: {} for number in plan.windows}
         for name, each in zip(chunks, found, strict=True):
             for number, metric in each.items():
                 of_group[number][name] = metric
-        return [volume.tile([number], volume.groups[number].clocks, each) for number, each in of_group.items()]
+        return [volume.tile([number], plan.windows[number].clocks, each) for number, each in of_group.items()]
 
-    async def _metric(self, volume: Volume, name: str, chunks: dict[int, list[Chunk]]) -> dict[int, TileMetric]:
-        found = {number: metric for number in chunks if (metric := self._metrics.get(volume.key(name, number)))}
+    async def _metric(
+        self, volume: Volume, name: str, chunks: dict[int, list[Chunk]], plan: ReadPlan
+    ) -> dict[int, TileMetric]:
+        keys = {number: volume.key(name, number, plan.windows[number].columns) for number in chunks}
+        found = {number: metric for number, key in keys.items() if (metric := self._metrics.get(key))}
         missing = {number: some for number, some in chunks.items() if number not in found}
         if missing:
             decoded: list[TileMetric] = await self._shared.call(
-                volume.key(name, *missing), lambda: self._decoded(volume, missing)
+                tuple(keys[number] for number in missing), lambda: self._decoded(volume, missing, plan)
             )
             for number, metric in zip(missing, decoded, strict=True):
                 found[number] = metric
-                self._metrics.put(volume.key(name, number), metric)
+                self._metrics.put(keys[number], metric)
         return found
 
-    async def _decoded(self, volume: Volume, chunks: dict[int, list[Chunk]]) -> list[TileMetric]:
+    async def _decoded(self, volume: Volume, chunks: dict[int, list[Chunk]], plan: ReadPlan) -> list[TileMetric]:
         async with self._slots:
-            frames = await volume.frames(chunks)
+            frames = await volume.frames(chunks, plan.windows)
             return await asyncio.to_thread(lambda: [volume.decoded(each) for each in frames])
 
-    async def _plan(self, volume: Volume, groups: tuple[int, ...], steps: Times) -> StepPlan:
-        key = volume.key(groups, steps.tobytes())
-        found = self._plans.get(key)
+    async def _plan(self, volume: Volume, span: Span, steps: StepSamples | None) -> ReadPlan:
+        key = volume.key(span, steps.times.tobytes() if steps else b"")
+        found: ReadPlan | None = self._plans.get(key)
         if found is None:
-            found = StepPlan(await asyncio.to_thread(_positions, volume, groups, steps), key)
+            found = await self._shared.call(key, lambda: asyncio.to_thread(_read_plan, volume, span, steps, key))
             self._plans.put(key, found)
         return found
 
-    async def _metric_at_steps(self, volume: Volume, name: str, plan: StepPlan) -> list[SampleTile]:
+    async def _metric_at_steps(self, volume: Volume, name: str, plan: ReadPlan) -> list[SampleTile]:
         chunks = volume.chunks(name, plan.positions)
         if not chunks:
             return []
@@ -161,18 +165,19 @@ class ColumnReader:
         return found
 
     async def _decoded_at_steps(
-        self, volume: Volume, name: str, chunks: dict[int, list[Chunk]], plan: StepPlan
+        self, volume: Volume, name: str, chunks: dict[int, list[Chunk]], plan: ReadPlan
     ) -> list[SampleTile]:
         async with self._slots:
-            frames = await volume.frames(chunks)
+            frames = await volume.frames(chunks, plan.windows)
             positions = [plan.positions[number] for number in chunks]
             tiled = await asyncio.to_thread(volume.decoded_at_steps, frames, positions)
         return [volume.tile(chunks, clocks, {name: metric}) for clocks, metric in tiled]
 
 
-def _positions(volume: Volume, groups: tuple[int, ...], steps: Times) -> dict[int, StepPositions]:
-    found = {number: step_positions(volume.groups[number].clocks, steps) for number in groups}
-    return {number: each for number, each in found.items() if each}
+def _read_plan(volume: Volume, span: Span, steps: StepSamples | None, key: Hashable) -> ReadPlan:
+    windows = {number: volume.window(number, span) for number in volume.between(span)}
+    found = {number: step_positions(each.clocks, steps.times) for number, each in windows.items()} if steps else {}
+    return ReadPlan(windows, {number: each for number, each in found.items() if each}, key)
 
 
 def _memory_bytes(metric: TileMetric) -> int:

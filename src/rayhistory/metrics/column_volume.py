@@ -5,17 +5,20 @@ Tiles of the same hour are read together, because a chart shows all nodes.
 
 import asyncio
 from collections.abc import Collection, Hashable, Iterable
+from itertools import islice
 from typing import Protocol
 
 import msgspec
 import numpy as np
 
 from rayhistory.metrics.column_file import (
+    BLOCK_COLUMNS,
     LABELS,
     VALUES,
     Chunk,
     ColumnDirectory,
     Span,
+    blocks_of,
     decode_directory,
     decode_labels,
     decode_values,
@@ -54,13 +57,22 @@ class TileGroup(msgspec.Struct):
     """The times of the first and last sample."""
 
 
-class Frames(msgspec.Struct):
-    """Chunks of one metric in a group, and their compressed labels and values."""
+class Window(msgspec.Struct, frozen=True):
+    """The samples of a group between two times: some columns of each of its tiles."""
 
     group: TileGroup
+    columns: tuple[tuple[int, Span], ...]
+    """By tile: its first column, and the end of its columns."""
+    clocks: TileClocks
+
+
+class Frames(msgspec.Struct):
+    """Chunks of one metric in a window, and their compressed labels and blocks of values."""
+
+    window: Window
     chunks: list[Chunk]
     labels: tuple[bytes, ...]
-    values: list[memoryview]
+    values: list[list[memoryview]]
 
 
 class Volume(msgspec.Struct):
@@ -76,6 +88,28 @@ class Volume(msgspec.Struct):
         start, end = span
         return tuple(n for n, each in enumerate(self.groups) if each.span[0] <= end and each.span[1] >= start)
 
+    def window(self, number: int, span: Span) -> Window:
+        """Return the columns of a group that have samples between two times, rounded to whole blocks."""
+        group = self.groups[number]
+        if span[0] <= group.span[0] and group.span[1] <= span[1]:
+            return Window(group, tuple((tile, (0, self.width(tile))) for tile in group.rows), group.clocks)
+        times, columns = group.clocks.times, list[tuple[int, Span]]()
+        for tile, row in group.rows.items():
+            own = times[row : row + len(self.clocks[tile].nodes)]
+            found = np.flatnonzero(((own >= span[0]) & (own <= span[1])).any(axis=0))
+            first = int(found[0]) // BLOCK_COLUMNS * BLOCK_COLUMNS if found.size else 0
+            end = (int(found[-1]) // BLOCK_COLUMNS + 1) * BLOCK_COLUMNS if found.size else 0
+            columns.append((tile, (first, min(end, self.width(tile)))))
+        cut = np.full((len(times), max(end - first for _, (first, end) in columns)), NO_TIME, dtype=np.int64)
+        for tile, (first, end) in columns:
+            rows = slice(group.rows[tile], group.rows[tile] + len(self.clocks[tile].nodes))
+            cut[rows, : end - first] = times[rows, first:end]
+        clocks = TileClocks(group.clocks.hour, group.clocks.nodes, group.clocks.addresses, cut)
+        return Window(group, tuple(columns), clocks)
+
+    def width(self, tile: int) -> int:
+        return int(self.clocks[tile].times.shape[1])
+
     def chunks(self, name: str, groups: Iterable[int]) -> dict[int, list[Chunk]]:
         """Return the chunks of a metric by group. Groups without the metric are left out."""
         all_chunks = self.directory.metrics.get(name, [])
@@ -90,21 +124,30 @@ class Volume(msgspec.Struct):
         dropped = max((tiles[tile].dropped for number in groups for tile in self.groups[number].rows), default=0)
         return SampleTile(clocks, metrics, self.directory.types, dropped)
 
-    async def frames(self, chunks: dict[int, list[Chunk]]) -> list[Frames]:
+    async def frames(self, chunks: dict[int, list[Chunk]], windows: dict[int, Window]) -> list[Frames]:
         """Read labels and values: one request each, because the frames of a metric are adjacent."""
-        every = [chunk for some in chunks.values() for chunk in some]
-        labels, values = await asyncio.gather(
-            self._read(LABELS, [chunk.labels for chunk in every]), self._read(VALUES, [chunk.values for chunk in every])
-        )
-        found, done = [], 0
+        blocks: list[list[Span]] = []
         for number, some in chunks.items():
-            part = slice(done, done + len(some))
-            found.append(Frames(self.groups[number], some, tuple(map(bytes, labels[part])), values[part]))
-            done += len(some)
+            columns = dict(windows[number].columns)
+            blocks += ([chunk.values[n] for n in self._blocks(chunk, columns[chunk.tile])] for chunk in some)
+        labels, values = await asyncio.gather(
+            self._read(LABELS, [chunk.labels for some in chunks.values() for chunk in some]),
+            self._read(VALUES, [span for spans in blocks for span in spans]),
+        )
+        found, of_chunk, block = [], iter(labels), iter(values)
+        split = iter([list(islice(block, len(spans))) for spans in blocks])
+        for number, some in chunks.items():
+            texts = tuple(bytes(next(of_chunk)) for _ in some)
+            found.append(Frames(windows[number], some, texts, [next(split) for _ in some]))
         return found
+
+    def _blocks(self, chunk: Chunk, columns: Span) -> list[int]:
+        return blocks_of(self.width(chunk.tile), chunk, columns)
 
     async def _read(self, kind: str, spans: list[Span]) -> list[memoryview]:
         """Read some ranges with one request, and do not copy them: a day has tens of megabytes."""
+        if not spans:
+            return []
         name = f"{self.prefix}-{kind}"
         start, end = min(each[0] for each in spans), max(each[1] for each in spans)
         if not 0 <= start <= end <= self.stored.files.get(name, 0):
@@ -121,8 +164,12 @@ class Volume(msgspec.Struct):
         tiled: list[TiledMetric] = []
         known: dict[Hashable, tuple[LabelTable, Rows]] = {}
         for each, steps in zip(frames, positions, strict=True):
-            rows = [(chunk.rows, each.group.rows[chunk.tile]) for chunk in each.chunks]
-            key = each.labels, tuple(rows), len(each.group.clocks.nodes)
+            group = each.window.group
+            key = (
+                each.labels,
+                tuple((chunk.rows, group.rows[chunk.tile]) for chunk in each.chunks),
+                len(group.clocks.nodes),
+            )
             if key not in known:  # most hours of a session have the same series
                 known[key] = self._labels(each)
             tiled.append((steps.clocks, steps.taken(TileMetric(*known[key], self._values(each)))))
@@ -133,21 +180,23 @@ class Volume(msgspec.Struct):
             decode_labels(self.clocks[chunk.tile], chunk, data)
             for chunk, data in zip(frames.chunks, frames.labels, strict=True)
         ]
-        clocks = [clock + frames.group.rows[chunk.tile] for chunk, (_, clock) in zip(frames.chunks, found, strict=True)]
+        rows = frames.window.group.rows
+        clocks = [clock + rows[chunk.tile] for chunk, (_, clock) in zip(frames.chunks, found, strict=True)]
         return concatenate_tables([table for table, _ in found]), np.concatenate(clocks)
 
     def _values(self, frames: Frames) -> Floats:
-        found = [
-            decode_values(self.clocks[chunk.tile], chunk, data)
-            for chunk, data in zip(frames.chunks, frames.values, strict=True)
-        ]
-        width = frames.group.clocks.times.shape[1]
-        if len(found) == 1 and found[0].shape[1] == width:
-            return found[0]
-        values, done = np.full((sum(map(len, found)), width), np.nan), 0
-        for each in found:
-            values[done : done + len(each), : each.shape[1]] = each
-            done += len(each)
+        columns = dict(frames.window.columns)
+        try:
+            values = np.empty((sum(chunk.rows for chunk in frames.chunks), frames.window.clocks.times.shape[1]))
+        except (MemoryError, ValueError):  # the number of rows is untrusted
+            raise MetricsDamaged("stored metrics columns are damaged: a metric has too many rows") from None
+        done = 0
+        for chunk, blocks in zip(frames.chunks, frames.values, strict=True):
+            first, end = columns[chunk.tile]
+            rows = values[done : done + chunk.rows]
+            decode_values(self.width(chunk.tile), chunk, (first, end), blocks, rows)
+            rows[:, end - first :] = np.nan
+            done += chunk.rows
         return values
 
 

@@ -112,6 +112,7 @@ class MetricsReader:
         self._reading: SharedCalls[MetricsObject, Samples | None] = SharedCalls()
         self._reading_tiles: SharedCalls[_TileObjects, _LoadedTile] = SharedCalls()
         self._listings: LruCache[tuple[str, str, str], ObjectListing] = LruCache(_CACHED_LISTINGS, ttl=_LISTING_TTL_S)
+        self._listing: SharedCalls[tuple[str, str, str], ObjectListing] = SharedCalls()
         self._times: LruCache[tuple[int, tuple[MetricsObject, ...]], SessionTimes] = LruCache(_CACHED_TIMES)
 
     async def read(self, ref: SessionRef, query: MetricQuery) -> StoredMetrics:
@@ -228,9 +229,11 @@ class MetricsReader:
     async def listing(self, ref: SessionRef) -> ObjectListing:
         """List the objects. A listing is reused for some seconds, because a page requests dozens of panels at once."""
         found = self._listings.get(ref.identity)
-        if found is None:
-            found = ObjectListing([each async for each in self._list(ref)])
-            self._listings.put(ref.identity, found)
+        return found or await self._listing.call(ref.identity, lambda: self._new_listing(ref))
+
+    async def _new_listing(self, ref: SessionRef) -> ObjectListing:
+        found = ObjectListing([each async for each in self._list(ref)])
+        self._listings.put(ref.identity, found)
         return found
 
     async def _list(self, ref: SessionRef) -> AsyncIterator[MetricsObject]:

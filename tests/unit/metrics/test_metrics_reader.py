@@ -18,6 +18,7 @@ from rayhistory.sessions import Layout, SessionRef
 from rayhistory.settings import resolve
 from rayhistory.storage.local import LocalStore
 from support import stored_metrics
+from support.counting_store import CountingStore
 from support.stored_metrics import samples, store_object, store_session
 
 SESSION = "session_1970-01-01_00-00-00_055078_15551"  # times of samples are a few seconds after it
@@ -118,5 +119,20 @@ def test_requests_at_the_same_time_read_an_object_once(tmp_path: Path) -> None:
         reader = MetricsReader(LocalStore(tmp_path), Layout())
         found = await asyncio.gather(*(reader.read(stored_metrics.REF, MetricQuery()) for _ in range(5)))
         assert len({id(each.samples[0][1]) for each in found}) == 1
+
+    asyncio.run(run())
+
+
+def test_requests_at_the_same_time_list_the_objects_once(tmp_path: Path) -> None:
+    """A page requests six panels at once."""
+
+    store_session(tmp_path)
+    store_object(tmp_path, NODE, samples({("cpu", ()): [1.0]}))
+
+    async def run() -> None:
+        store = CountingStore(tmp_path)
+        reader = MetricsReader(store, Layout())
+        await asyncio.gather(*(reader.tiles(stored_metrics.REF, MetricQuery(), ["cpu"]) for _ in range(6)))
+        assert list(store.listings.values()) == [1]
 
     asyncio.run(run())
