@@ -7,7 +7,7 @@ session, or at the chosen point in time.
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -23,7 +23,7 @@ from rayhistory.promql.labels import Labels
 from rayhistory.promql.matchers import matchers_of
 from rayhistory.promql.query_errors import EvaluationFailed, PromqlError, QuerySyntaxError
 from rayhistory.promql.syntax import parse
-from rayhistory.promql.values import RangeVector, Scalar, Text, Vector
+from rayhistory.promql.values import RangeVector, Scalar, Text, Vector, label_order
 from rayhistory.server.http.error_responses import error_headers
 from rayhistory.server.http.paths import PROMETHEUS_API, PROMETHEUS_FORMS
 from rayhistory.server.http.responses import json_response
@@ -38,6 +38,7 @@ _MAX_SELECTORS = 20
 _MAX_MS = 2**53
 _MAX_POINTS = 500_000
 _MAX_DURATION_CHARACTERS = 100
+_TRUNCATED = "results truncated due to limit"
 
 Parameters = dict[str, list[str]]
 Handler = Callable[[Request, Parameters], Awaitable[Response]]
@@ -45,47 +46,48 @@ Handler = Callable[[Request, Parameters], Awaitable[Response]]
 
 async def query(request: Request, parameters: Parameters) -> Response:
     """Evaluate an instant query."""
-    text = _required(parameters, "query")
-    at = _time(parameters, "time", await now_ms(request))
-    result = await _evaluate(request, text, grid(at, at, 1))
-    return await _in_thread(lambda: _success(_instant_data(result), result))
+    at, limit = _time(parameters, "time", await now_ms(request)), _limit(parameters)
+    result = await _evaluate(request, parameters, grid(at, at, 1))
+    return await _in_thread(lambda: _query_response(_instant_data(result), result, limit))
 
 
 async def query_range(request: Request, parameters: Parameters) -> Response:
-    text = _required(parameters, "query")
     start, end = _time(parameters, "start"), _time(parameters, "end")
     times = grid(start, end, _duration_ms(_required(parameters, "step"), "step"))
-    result = await _evaluate(request, text, times)
-    return await _in_thread(lambda: _success(_range_data(result), result))
+    limit = _limit(parameters)
+    result = await _evaluate(request, parameters, times)
+    return await _in_thread(lambda: _query_response(_range_data(result), result, limit))
 
 
 async def labels(request: Request, parameters: Parameters) -> Response:
+    limit = _limit(parameters)
     found = await _matching_labels(request, parameters)
-    return await _in_thread(lambda: _success(sorted({name for each in found for name, _ in each})))
+    return await _in_thread(lambda: _list_response(sorted({name for each in found for name, _ in each}), limit))
 
 
 async def label_values(request: Request, parameters: Parameters) -> Response:
-    name = request.path_params["name"]
+    name, limit = request.path_params["name"], _limit(parameters)
     found = await _matching_labels(request, parameters)
     return await _in_thread(
-        lambda: _success(sorted({value for each in found for label, value in each if label == name}))
+        lambda: _list_response(sorted({value for each in found for label, value in each if label == name}), limit)
     )
 
 
 async def series(request: Request, parameters: Parameters) -> Response:
     if not parameters.get("match[]"):
         raise QuerySyntaxError("no match[] parameter provided")
+    limit = _limit(parameters)
     found = await _matching_labels(request, parameters)
-    return await _in_thread(lambda: _success([dict(each) for each in sorted(found)]))
+    return await _in_thread(lambda: _list_response([dict(each) for each in sorted(found)], limit))
 
 
 async def metadata(request: Request, parameters: Parameters) -> Response:
     stored = await resolver_of(request).metrics(selection_of(request), await _everything(request))
-    wanted = parameters.get("metric", [""])[0]
+    wanted, limit = parameters.get("metric", [""])[0], _limit(parameters)
 
     def response() -> Response:
         types = {name: kind for _, samples in stored.samples for name, kind in samples.types.items()}
-        names = [name for name in sorted(types) if wanted in ("", name)]
+        names = [name for name in sorted(types) if wanted in ("", name)][: limit or None]
         return _success({name: [{"type": types[name], "help": "", "unit": ""}] for name in names})
 
     return await _in_thread(response)
@@ -103,7 +105,10 @@ async def _in_thread(make: Callable[[], Response]) -> Response:
     return await asyncio.to_thread(make)
 
 
-async def _evaluate(request: Request, text: str, times: Times) -> QueryResult:
+async def _evaluate(request: Request, parameters: Parameters, times: Times) -> QueryResult:
+    if parameters.get("lookback_delta"):
+        raise QuerySyntaxError("parameter 'lookback_delta' is not supported")
+    text = _required(parameters, "query")
     return (await evaluate_query(request, text, times)).result
 
 
@@ -132,6 +137,14 @@ def _required(parameters: Parameters, name: str) -> str:
     if not values or not values[0]:
         raise QuerySyntaxError(f"invalid parameter {name!r}: missing")
     return values[0]
+
+
+def _limit(parameters: Parameters) -> int:
+    """Return the maximum number of results; 0 means all of them."""
+    text = parameters.get("limit", [""])[0] or "0"
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise QuerySyntaxError(f"invalid parameter 'limit': {text[:40]!r} is not a number of results")
+    return int(text)
 
 
 def _time(parameters: Parameters, name: str, default: int | None = None) -> int:
@@ -189,7 +202,7 @@ def _range_data(result: QueryResult) -> dict[str, Any]:
     if isinstance(value, Scalar):
         points = [[at, format_sample(number)] for at, number in zip(seconds, value.values.tolist(), strict=True)]
         return {"resultType": "matrix", "result": [{"metric": {}, "values": points}]}
-    return {"resultType": "matrix", "result": [_row(value, row, seconds) for row in _by_labels(value)]}
+    return {"resultType": "matrix", "result": [_row(value, row, seconds) for row in label_order(value.labels)]}
 
 
 def _check_points(total: int) -> None:
@@ -203,10 +216,6 @@ def _range_row(labels: Labels, times: Times, values: Floats) -> dict[str, Any]:
     seconds = (times / 1000).tolist()
     points = [[at, format_sample(value)] for at, value in zip(seconds, values.tolist(), strict=True)]
     return {"metric": dict(labels), "values": points}
-
-
-def _by_labels(vector: Vector) -> list[int]:
-    return sorted(range(len(vector.labels)), key=lambda row: vector.labels[row])
 
 
 def _row(vector: Vector, row: int, seconds: list[float]) -> dict[str, Any]:
@@ -229,12 +238,25 @@ def format_sample(value: float) -> str:
     return text.removesuffix(".0") if "e" not in text else text
 
 
-def _success(data: object, result: QueryResult | None = None) -> Response:
+def _query_response(data: dict[str, Any], result: QueryResult, limit: int) -> Response:
+    warnings = list(result.warnings)
+    if limit and data["resultType"] in ("vector", "matrix") and len(data["result"]) > limit:
+        data["result"] = data["result"][:limit]
+        warnings.append(_TRUNCATED)
+    return _success(data, warnings, result.infos)
+
+
+def _list_response(found: list[Any], limit: int) -> Response:
+    is_cut = 0 < limit < len(found)
+    return _success(found[: limit or None], [_TRUNCATED] if is_cut else [])
+
+
+def _success(data: object, warnings: Sequence[str] = (), infos: Sequence[str] = ()) -> Response:
     body: dict[str, Any] = {"status": "success", "data": data}
-    if result and result.warnings:
-        body["warnings"] = result.warnings
-    if result and result.infos:
-        body["infos"] = result.infos
+    if warnings:
+        body["warnings"] = warnings
+    if infos:
+        body["infos"] = infos
     return json_response(body)
 
 

@@ -164,6 +164,9 @@ def test_other_posts_are_refused(client: TestClient, path: str, headers: dict[st
         ("query_range", {"query": "1", "start": 0, "end": 10**9, "step": 1}, 400, "11,000 points"),
         ("query_range", {"query": "1", "start": 0, "end": 1, "step": 0}, 400, "zero or negative"),
         ("query_range", {"query": "1", "start": 2, "end": 1, "step": 1}, 400, "before start"),
+        ("query", {"query": "1", "lookback_delta": "1m"}, 400, "'lookback_delta' is not supported"),
+        ("query", {"query": "1", "limit": "-1"}, 400, "invalid parameter 'limit'"),
+        ("labels", {"limit": "many"}, 400, "invalid parameter 'limit'"),
         ("series", {}, 400, "no match[]"),
         ("series", {"match[]": "{}"}, 400, ""),
         ("series", {"match[]": ["x"] * 30}, 400, "at most 20"),
@@ -198,6 +201,36 @@ def test_numbers_beyond_all_times_are_invalid(client: TestClient, query: str) ->
     for path, times in (("query", {"time": START_S}), ("query_range", {"start": START_S, "end": START_S, "step": 1})):
         response = client.get(f"{API}/{path}", params={"query": query, **times})
         assert (response.status_code, response.json()["errorType"]) == (400, "bad_data")
+
+
+@pytest.mark.parametrize(
+    ("path", "parameters", "count"),
+    [
+        ("labels", {}, 2),
+        ("label/__name__/values", {}, 2),
+        ("series", {"match[]": '{__name__!=""}'}, 2),
+        ("query", {"query": "ray_requests_total", "time": START_S}, 1),
+        ("query_range", {"query": "ray_requests_total", "start": START_S, "end": START_S + 60, "step": 15}, 1),
+    ],
+)
+def test_limit_cuts_results_with_a_warning(
+    client: TestClient, path: str, parameters: dict[str, Any], count: int
+) -> None:
+    """Grafana's list of labels and values sends a limit."""
+
+    def results(**limit: int) -> tuple[list[Any], Any]:
+        body = client.get(f"{API}/{path}", params=parameters | limit).json()
+        found = body["data"]["result"] if isinstance(body["data"], dict) else body["data"]
+        return found, body.get("warnings")
+
+    everything, _ = results()
+    assert len(everything) > count
+    assert results(limit=0) == results(limit=1000) == (everything, None)
+    assert results(limit=count) == (everything[:count], ["results truncated due to limit"])
+
+
+def test_metadata_is_limited(client: TestClient) -> None:
+    assert len(data(client, "metadata", limit=1)) == 1
 
 
 def test_long_duration_is_an_invalid_parameter(client: TestClient) -> None:
