@@ -105,6 +105,10 @@ def _is_within_bounds(path: str, live: Any, dead: Any) -> bool:
     return 0 <= after <= 8 * max(before, floor) and before <= 8 * max(after, floor)
 
 
+def _was_unmeasured(difference: Difference) -> bool:
+    return difference.live == 0 and isinstance(difference.dead, int | float) and difference.dead >= 0
+
+
 def _is_open(state: Any) -> bool:
     if isinstance(state, str):
         return state not in _CLOSED_TASK | {"DEAD", "SUCCEEDED", "STOPPED"}
@@ -415,6 +419,8 @@ EXPECTED_DIFFERENCES = (
              "Ray checks filters only if there are rows"),
     Expected("/api/serve/", "controller_health_metrics([.].+)?", _anything, "sampled for every request",
              kind=Kind.MEASURED),
+    Expected("/api/data/datasets/", r"ray_data_\w+[.](value|max)", _was_unmeasured,
+             "the head had no Prometheus to ask, the history has stored metrics"),
     Expected("/api/profiling_enabled", "data[.]profilingDefaults([.].+)?", _anything, "there is nothing to profile"),
     Expected("/api/grafana_health", ".*", _anything, "there is no Grafana: the pages leave their charts out"),
     Expected("/api/prometheus_health", ".*", _anything, "there is no Prometheus: the pages leave their charts out"),

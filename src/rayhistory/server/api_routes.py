@@ -11,7 +11,7 @@ from rayhistory.server.history_api import (
     table_rows,
     task_output,
 )
-from rayhistory.server.metrics_api import chart_markers, charts, metric_points, prometheus
+from rayhistory.server.metrics_api import chart_markers, charts, datasets, metric_points, prometheus
 from rayhistory.server.ray_api import (
     actors,
     chrome_trace,
@@ -32,6 +32,7 @@ SESSION_ROUTES: list[BaseRoute] = [
     *summaries.ROUTES,
     *chrome_trace.ROUTES,
     *log_files.ROUTES,
+    *datasets.ROUTES,
     *metric_points.ROUTES,
     *cluster.ROUTES,
     *chart_markers.ROUTES,

@@ -131,11 +131,6 @@ async def serve_applications(request: Request, view: SessionView) -> Response:
     return await _stored_response(request, stored or _EMPTY_SERVE)
 
 
-async def datasets(request: Request, view: SessionView) -> Response:
-    stored = await view.dashboard_response(f"/api/data/datasets/{request.path_params['job']}")
-    return await _stored_response(request, stored or {"datasets": []})
-
-
 async def train_runs(request: Request, view: SessionView) -> Response:
     stored = await view.dashboard_response("/api/train/v2/runs/v1")
     return await _stored_response(request, stored or {"train_runs": []})
@@ -188,7 +183,6 @@ ROUTES: list[BaseRoute] = [
     view_route("/api/v0/platform_events", platform_events),
     view_route("/api/serve/applications", serve_applications),
     view_route("/api/serve/applications/", serve_applications),
-    view_route("/api/data/datasets/{job}", datasets),
     view_route("/api/train/v2/runs/v1", train_runs),
     view_route("/api/component_activities", component_activities),
     plain_route("/api/profiling_enabled", profiling_enabled),
