@@ -2,7 +2,9 @@
 
 import argparse
 import asyncio
+import difflib
 import math
+import re
 import shutil
 
 import msgspec
@@ -21,6 +23,8 @@ from rayhistory.utc import parse_utc_ms
 _STEPS = 200
 _PLOT_HEIGHT = 13
 _MAX_NAME = 100
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_SUGGESTIONS = 3
 
 
 class _Series(msgspec.Struct):
@@ -36,8 +40,17 @@ class _QueryResponse(msgspec.Struct):
     data: _Matrix
 
 
+class _Names(msgspec.Struct):
+    data: list[str]
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("query", metavar="PROMQL", help="query in PromQL, such as 'sum(ray_tasks) by (State)'")
+    parser.add_argument(
+        "query",
+        metavar="PROMQL",
+        nargs="?",
+        help="query in PromQL, such as 'sum(ray_tasks) by (State)' (default: list the metrics)",
+    )
     add_session_arguments(parser)
     parser.add_argument(
         "--from", dest="start", metavar="TIME", help="start: ms since 1970 or ISO 8601 (default: first sample)"
@@ -60,10 +73,13 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 async def _run(arguments: argparse.Namespace, settings: Settings) -> int:
     async with open_client(arguments, settings) as client:
         start_ms, end_ms = await _times(arguments, client)
+        if arguments.query is None:
+            return _print_names(arguments, await _names(client))
         step_s = arguments.step or max(1, math.ceil((end_ms - start_ms) / 1000 / _STEPS))
         params = {"query": arguments.query, "start": start_ms / 1000, "end": end_ms / 1000, "step": step_s}
         response = await client.json("prometheus/api/v1/query_range", _QueryResponse, params)
-    series = response.data.result
+        series = response.data.result
+        missing = "" if series else missing_metric(arguments.query, await _names(client))
     if arguments.json or arguments.csv or arguments.parquet:
         with output.row_writer(
             arguments, ["series", "time_ms", "value"], {"time_ms": "BIGINT", "value": "DOUBLE"}
@@ -71,8 +87,31 @@ async def _run(arguments: argparse.Namespace, settings: Settings) -> int:
             for each in series:
                 add((series_text(each.metric), round(at * 1000), _number(value)) for at, value in each.values)
         return 0
-    print("\n".join(_text(series, start_ms, end_ms, step_s)))
+    print("\n".join(_text(series, start_ms, end_ms, step_s)) + missing)
     return 0
+
+
+async def _names(client: HistoryClient) -> list[str]:
+    return (await client.json("prometheus/api/v1/label/__name__/values", _Names)).data
+
+
+def _print_names(arguments: argparse.Namespace, names: list[str]) -> int:
+    if arguments.json or arguments.csv or arguments.parquet:
+        with output.row_writer(arguments, ["name"], {}) as add:
+            add([name] for name in names)
+    else:
+        print("\n".join(map(output.printable, names)))
+    return 0
+
+
+def missing_metric(query: str, stored: list[str]) -> str:
+    """Explain an empty result of a query that names no stored metric."""
+    words = sorted(_NAME.findall(query), key=len)
+    if not words or not set(words).isdisjoint(stored):
+        return ""
+    near = difflib.get_close_matches(words[-1], stored, _SUGGESTIONS)
+    hint = f"did you mean {' or '.join(near)}?" if near else "'rayhistory metrics' without a query lists all metrics"
+    return f": metric {words[-1]} is not stored; {hint}"
 
 
 async def _times(arguments: argparse.Namespace, client: HistoryClient) -> tuple[int, int]:

@@ -52,7 +52,17 @@ def test_time_range_can_be_chosen(command: Command) -> None:
 
 
 def test_query_without_result_says_so(command: Command) -> None:
-    assert command.good("metrics", "nothing").strip() == "no data"
+    assert command.good("metrics", 'ray_tasks{State="none"}').strip() == "no data"
+    assert "metric nothing is not stored; 'rayhistory metrics'" in command.good("metrics", "nothing")
+    assert command.good("metrics", "sum(ray_task)").strip() == (
+        "no data: metric ray_task is not stored; did you mean ray_tasks?"
+    )
+    assert json.loads(command.good("metrics", "nothing", "--json")) == []
+
+
+def test_metrics_are_listed_without_a_query(command: Command) -> None:
+    assert command.good("metrics").split() == ["ray_tasks"]
+    assert json.loads(command.good("metrics", "--json")) == [{"name": "ray_tasks"}]
 
 
 @pytest.mark.parametrize(
