@@ -1,24 +1,26 @@
 """The search index of a session: shards in the store, read by range, which exclude units from a search."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
+
+import numpy as np
 
 from rayhistory.errors import IndexDamaged
 from rayhistory.lru import LruCache
-from rayhistory.search.key_query import Clause, Fragment, clause_of, fragments_of
+from rayhistory.search.gram_query import RequiredRows, required_rows
 from rayhistory.search.pattern import SearchPattern
-from rayhistory.search.postings import (
-    PREAMBLE_BYTES,
-    Bucket,
-    IndexedUnit,
-    ShardHeader,
-    decode_header,
-    decode_tokens,
-    header_bytes,
-)
 from rayhistory.search.scan_plan import LogUnit, ScanPlan
 from rayhistory.search.scanner import UnitPlace, unit_place
+from rayhistory.search.shard_format import (
+    PREAMBLE_BYTES,
+    IndexedUnit,
+    ShardHeader,
+    block_of,
+    decode_header,
+    header_bytes,
+    units_in,
+)
 
 _MAX_UNINDEXED_UNITS = 4
 """Number of unindexed units above which a search starts to index them."""
@@ -41,16 +43,16 @@ class ShardFile(NamedTuple):
 
 
 class ShardCache:
-    """Cached headers, tokens and buckets of shards, up to a maximum size."""
+    """Cached headers and blocks of shards, up to a maximum size."""
 
     def __init__(self, max_bytes: int = _CACHE_BYTES) -> None:
         self.headers: LruCache[str, tuple[ShardHeader, int]] = LruCache(
-            max_bytes // 4, cost=lambda entry: 1000 + 300 * len(entry[0].units)
+            max_bytes // 4, cost=lambda entry: 20_000 + 300 * len(entry[0].units)
         )
-        self.tokens: LruCache[str, bytes] = LruCache(max_bytes // 2, cost=len)
-        self.buckets: LruCache[tuple[str, int], Bucket] = LruCache(
-            max_bytes // 4, cost=lambda bucket: 1000 + 16 * len(bucket.keys)
+        self.blocks: LruCache[tuple[str, int], bytes] = LruCache(
+            max_bytes * 3 // 4, cost=lambda block: 200 + len(block)
         )
+        """Compressed blocks, by shard and number."""
 
 
 class SearchIndex:
@@ -94,13 +96,13 @@ class SearchIndex:
         }
 
     async def excluded(self, units: list[LogUnit], pattern: SearchPattern) -> set[UnitPlace]:
-        fragments = fragments_of(pattern.required_text, case=pattern.case)
-        if not fragments:
+        required = required_rows(pattern.required_text, case=pattern.case)
+        if required is None:
             return set()
         places: dict[_Identity, UnitPlace] = {
             _planned_identity(unit): unit_place(unit) for unit in units if not unit.file.ranges
         }
-        units_without_match = await asyncio.gather(*(shard.units_without_match(fragments) for shard in self._shards))
+        units_without_match = await asyncio.gather(*(shard.units_without_match(required) for shard in self._shards))
         excluded = set()
         for unit in (unit for some in units_without_match for unit in some):
             place = places.get(_identity(unit))
@@ -128,24 +130,22 @@ class _Shard:
     async def header(self) -> ShardHeader:
         return (await self._open())[0]
 
-    async def units_without_match(self, fragments: Sequence[Fragment]) -> list[IndexedUnit]:
-        """Return the units that cannot match, because a required token is missing."""
+    async def units_without_match(self, required: RequiredRows) -> list[IndexedUnit]:
+        """Return the units that cannot match, because they have no row in one of the ranges."""
         header, _ = await self._open()
-        tokens = await self._tokens()
-        clauses = await asyncio.to_thread(lambda: [clause_of(fragment, tokens) for fragment in fragments])
-        candidates = set(range(len(header.units)))
-        for clause in clauses:
-            if clause is not None and candidates:
-                candidates &= await self._matching(clause)
-        return [unit for number, unit in enumerate(header.units) if number not in candidates]
+        numbers = {block_of(rows) for rows in required.ranges}
+        blocks = dict(zip(numbers, await asyncio.gather(*map(self._block, numbers)), strict=True))
 
-    async def _matching(self, clause: Clause) -> set[int]:
-        needed = {key >> 24 for alternative in clause for key in alternative}
-        buckets = dict(zip(needed, await asyncio.gather(*map(self._bucket, needed)), strict=True))
-        found: set[int] = set()
-        for alternative in clause:
-            found |= set.intersection(*(buckets[key >> 24].units(key) for key in alternative))
-        return found
+        def find() -> list[bool]:
+            found = [units_in(rows, blocks[block_of(rows)], len(header.units)) for rows in required.ranges]
+            return np.logical_and.reduce(found).tolist()  # type: ignore[no-any-return]
+
+        can_match = await asyncio.to_thread(find)
+        return [
+            unit
+            for unit, may in zip(header.units, can_match, strict=True)
+            if not may and not (required.or_odd_case and unit.has_odd_case)
+        ]
 
     async def _open(self) -> tuple[ShardHeader, int]:
         opened = self._cache.headers.get(self._key)
@@ -160,21 +160,14 @@ class _Shard:
             self._cache.headers.put(self._key, opened)
         return opened
 
-    async def _tokens(self) -> bytes:
-        tokens = self._cache.tokens.get(self._key)
-        if tokens is None:
+    async def _block(self, number: int) -> bytes:
+        block = self._cache.blocks.get((self._key, number))
+        if block is None:
             header, base = await self._open()
-            offset, size = header.tokens
-            data = await self._read(self._name, base + offset, base + offset + size)
-            tokens = await asyncio.to_thread(decode_tokens, data)
-            self._cache.tokens.put(self._key, tokens)
-        return tokens
-
-    async def _bucket(self, number: int) -> Bucket:
-        bucket = self._cache.buckets.get((self._key, number))
-        if bucket is None:
-            header, base = await self._open()
-            offset, size = header.buckets[number]
-            bucket = Bucket(await self._read(self._name, base + offset, base + offset + size))
-            self._cache.buckets.put((self._key, number), bucket)
-        return bucket
+            start = base + sum(header.block_bytes[:number])
+            size = header.block_bytes[number]
+            block = await self._read(self._name, start, start + size) if size else b""
+            if len(block) != size:  # an empty block would exclude all units
+                raise IndexDamaged("search index is damaged: truncated shard")
+            self._cache.blocks.put((self._key, number), block)
+        return block

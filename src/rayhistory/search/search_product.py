@@ -6,7 +6,7 @@ import sys
 from rayhistory.index.products.product import BuiltProduct, PreviousProduct, ProductContext
 from rayhistory.logs.source import CombinedLogs, PackLogs, object_logs
 from rayhistory.search.index_builder import build_shards, new_units
-from rayhistory.search.postings import MAX_UNITS, PREAMBLE_BYTES, IndexedUnit, decode_header, header_bytes
+from rayhistory.search.shard_format import MAX_UNITS, PREAMBLE_BYTES, IndexedUnit, decode_header, header_bytes
 
 NAME = "search"
 _MAX_SHARDS_PER_FULL = 8
@@ -17,7 +17,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 class SearchProduct:
     name = NAME
-    version = 4
+    version = 5
 
     def build(self, context: ProductContext) -> BuiltProduct:
         keep_freed_memory()

@@ -9,8 +9,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from rayhistory.index.products.product_manifest import read_latest_product
-from rayhistory.search.postings import MAX_UNITS
 from rayhistory.search.search_product import PRODUCT, has_too_many_shards
+from rayhistory.search.shard_format import MAX_UNITS
 from rayhistory.server.app import create_app
 from rayhistory.sessions import Layout
 from rayhistory.settings import Settings
