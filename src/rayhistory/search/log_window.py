@@ -1,18 +1,25 @@
 """Read a window of a log file's lines by offset, line, time or from the end, with few range reads for any file size."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import msgspec
 
 from rayhistory.errors import UsageError
 from rayhistory.logs.source import LogSource, StoredLogFile, start_of_last_lines
 from rayhistory.search.line_times import line_ms
+from rayhistory.search.scan_plan import UNIT_BYTES
 
 WINDOW_BYTES = 256 << 10
 MAX_LINES = 1000
 LINES_ABOVE = 20
 _MAX_LINE_BYTES = 16 << 10
-_CHUNK_BYTES = 4 << 20
 _MAX_COUNTED_BYTES = 256 << 20
 _PROBE_BYTES = 64 << 10
+
+LineBreaks = Mapping[int, int]
+"""The number of line breaks in a file's units that the search index has, by the offset of the unit."""
+NO_LINE_BREAKS: LineBreaks = MappingProxyType({})
 
 
 class WindowLine(msgspec.Struct, frozen=True):
@@ -36,20 +43,27 @@ class Position(msgspec.Struct, frozen=True):
     number: int | None
 
 
-async def find_line(logs: LogSource, node: str, file: StoredLogFile, number: int) -> Position:
+async def find_line(
+    logs: LogSource, node: str, file: StoredLogFile, number: int, breaks: LineBreaks = NO_LINE_BREAKS
+) -> Position:
     """Return the position of a line, or of the last line if the file is shorter."""
-    position, current = 0, 1
+    position, current, counted = 0, 1, 0
     while position < file.size:
-        if position >= _MAX_COUNTED_BYTES:
+        end = min(position + UNIT_BYTES, file.size)
+        known = breaks.get(position) if end - position == UNIT_BYTES else None
+        if known is not None and current + known < number:
+            position, current = end, current + known
+            continue
+        if counted >= _MAX_COUNTED_BYTES:
             raise UsageError(f"line {number} is too far from the start of the file: open a time or an offset instead")
-        chunk = await logs.read(node, file.path, position, min(position + _CHUNK_BYTES, file.size))
-        breaks = chunk.count(b"\n")
-        if current + breaks >= number:
+        chunk = await logs.read(node, file.path, position, end)
+        found = chunk.count(b"\n")
+        if current + found >= number:
             at = 0
             for _ in range(number - current):
                 at = chunk.index(b"\n", at) + 1
             return Position(position + at, number)
-        position, current = position + len(chunk), current + breaks
+        position, current, counted = end, current + found, counted + len(chunk)
     return await find_end(logs, node, file, 1)
 
 
@@ -74,15 +88,23 @@ async def find_end(logs: LogSource, node: str, file: StoredLogFile, lines: int =
     return Position(await start_of_last_lines(logs, node, file.path, file.size, lines), None)
 
 
-async def number_position(logs: LogSource, node: str, file: StoredLogFile, position: Position) -> Position:
+async def number_position(
+    logs: LogSource, node: str, file: StoredLogFile, position: Position, breaks: LineBreaks = NO_LINE_BREAKS
+) -> Position:
     """Add the line number, unless too many bytes would have to be read to count the lines before."""
-    if position.number is not None or position.offset > _MAX_COUNTED_BYTES // 4:
+    if position.number is not None:
         return position
-    breaks = 0
-    for start in range(0, position.offset, _CHUNK_BYTES):
-        chunk = await logs.read(node, file.path, start, min(start + _CHUNK_BYTES, position.offset))
-        breaks += chunk.count(b"\n")
-    return Position(position.offset, breaks + 1)
+    number, counted = 1, 0
+    for start in range(0, position.offset, UNIT_BYTES):
+        end = min(start + UNIT_BYTES, position.offset)
+        if end - start == UNIT_BYTES and start in breaks:
+            number += breaks[start]
+            continue
+        counted += end - start
+        if counted > _MAX_COUNTED_BYTES // 4:
+            return position
+        number += (await logs.read(node, file.path, start, end)).count(b"\n")
+    return Position(position.offset, number)
 
 
 async def read_window(logs: LogSource, node: str, file: StoredLogFile, position: Position, above: int) -> LogWindow:

@@ -10,7 +10,7 @@ from rayhistory.errors import IndexDamaged
 from rayhistory.lru import LruCache
 from rayhistory.search.gram_query import RequiredRows, required_rows
 from rayhistory.search.pattern import SearchPattern
-from rayhistory.search.scan_plan import LogUnit, ScanPlan
+from rayhistory.search.scan_plan import UNIT_BYTES, LogFile, LogUnit, ScanPlan
 from rayhistory.search.scanner import UnitPlace, unit_place
 from rayhistory.search.shard_format import (
     PREAMBLE_BYTES,
@@ -93,6 +93,15 @@ class SearchIndex:
             (unit.node, unit.path, unit.start): unit.line_breaks
             for unit in await self.units()
             if unit.end - unit.start == plan.unit_bytes and identities.get((unit.node, unit.path)) == unit.identity
+        }
+
+    async def file_line_breaks(self, file: LogFile, unit_bytes: int = UNIT_BYTES) -> dict[int, int]:
+        """Return the number of line breaks of each whole unit of a file, by the unit's offset."""
+        identity = file.node, file.path, file.identity
+        return {
+            unit.start: unit.line_breaks
+            for unit in await self.units()
+            if (unit.node, unit.path, unit.identity) == identity and unit.end - unit.start == unit_bytes
         }
 
     async def excluded(self, units: list[LogUnit], pattern: SearchPattern) -> set[UnitPlace]:

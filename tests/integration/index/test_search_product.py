@@ -89,6 +89,19 @@ def test_log_lines_without_new_events_are_indexed_after_a_search(settings: Setti
     assert search(settings, "needle")["scanned_bytes"] == 0
 
 
+def test_the_viewer_numbers_the_lines_of_a_large_file_with_the_index(settings: Settings) -> None:
+    """Without an index, lines are counted only near the start of a file."""
+    (path,) = Path(settings.local_storage_dir).rglob("logs/raylet.out")
+    path.write_bytes(b"one more line\n" * 5_000_000)
+    offset = 14 * 4_900_000
+    with TestClient(create_app(settings), base_url=f"http://testserver{REF.url}") as client:
+        url = f"logs/{NODE}/raylet.out"
+        assert f'id="B{offset}"' in client.get(url, params={"offset": offset}).text  # starts the build
+        wait_for_index(settings, client)
+        assert 'id="L4900001"' in client.get(url, params={"offset": offset}).text
+        assert f"offset={offset}&" in client.get(url, params={"line": 4_900_001}).text.replace("&amp;", "&")
+
+
 def test_shards_of_a_large_session_are_not_built_again_by_an_extension() -> None:
     full = 30
     assert not has_too_many_shards(full, full * MAX_UNITS)

@@ -3,7 +3,16 @@
 import asyncio
 
 from rayhistory.logs.source import StoredLogFile
-from rayhistory.search.log_window import LogWindow, Position, find_end, find_line, find_time, read_window
+from rayhistory.search.log_window import (
+    LogWindow,
+    Position,
+    find_end,
+    find_line,
+    find_time,
+    number_position,
+    read_window,
+)
+from rayhistory.search.scan_plan import UNIT_BYTES
 from support.memory_logs import NODE_A, MemoryLogs
 
 START_MS = 1_794_736_800_000
@@ -34,6 +43,20 @@ def test_a_line_is_found_by_its_number() -> None:
 
 def test_a_number_behind_the_end_is_the_last_line() -> None:
     assert asyncio.run(find_line(logs(), NODE_A, FILE, COUNT + 5)).offset == len(LINES) - WIDTH
+
+
+def test_units_with_a_known_number_of_lines_are_not_read() -> None:
+    source, breaks = logs(), {0: LINES.count(b"\n", 0, UNIT_BYTES)}
+    found = asyncio.run(find_line(source, NODE_A, FILE, 150_000, breaks))
+    assert found == Position(149_999 * WIDTH, 150_000)
+    assert asyncio.run(number_position(source, NODE_A, FILE, Position(found.offset, None), breaks)) == found
+    assert min(start for _, _, start, _ in source.reads) == UNIT_BYTES
+
+
+def test_a_unit_with_a_known_number_of_lines_is_read_for_a_line_in_it() -> None:
+    breaks = {0: LINES.count(b"\n", 0, UNIT_BYTES)}
+    for number in (1, breaks[0], breaks[0] + 1, breaks[0] + 2):
+        assert asyncio.run(find_line(logs(), NODE_A, FILE, number, breaks)).offset == (number - 1) * WIDTH
 
 
 def test_a_time_is_found_with_few_reads() -> None:

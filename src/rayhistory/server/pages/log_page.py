@@ -14,6 +14,7 @@ from rayhistory.logs.source import LogSource, StoredLogFile, find_file
 from rayhistory.search.env_var_mask import masked_line
 from rayhistory.search.log_window import (
     LINES_ABOVE,
+    LineBreaks,
     LogWindow,
     Position,
     WindowLine,
@@ -23,6 +24,7 @@ from rayhistory.search.log_window import (
     number_position,
     read_window,
 )
+from rayhistory.search.scan_plan import UNIT_BYTES
 from rayhistory.server.history_api.session_listing import SessionListing
 from rayhistory.server.http.message_page import error_page, page_response, progress_page
 from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of, view_of, while_connected
@@ -30,6 +32,7 @@ from rayhistory.server.logs.line_owners import LineOwner, find_owners
 from rayhistory.server.logs.locate import check_node
 from rayhistory.server.pages.find_in_log import LogFind, find_form, find_in_log
 from rayhistory.server.pages.frame_page import PAGE_TIMEOUT_S
+from rayhistory.server.search_api.start_search import indexed_line_breaks
 from rayhistory.server.view import SessionView
 from rayhistory.sessions.catalog import RUNNING
 from rayhistory.utc import parse_utc_ms
@@ -63,7 +66,9 @@ async def _page(request: Request, view: SessionView) -> LogPage:
     node = await check_node(view, request.path_params["node"])
     file = await find_file(view.logs, node, request.path_params["path"])
     find = await find_in_log(request, view, node, file, params)
-    selected = await _selected(view.logs, node, file, params, find.offset)
+    is_long = file.size > 2 * UNIT_BYTES
+    breaks = await indexed_line_breaks(request, view, (node, file.path)) if is_long else {}
+    selected = await _selected(view.logs, node, file, params, found=find.offset, breaks=breaks)
     follow = params.get("follow") == "1" and view.state == RUNNING
     above = 0 if params.get("top") == "1" else LINES_ABOVE
     window = await read_window(view.logs, node, file, selected, above)
@@ -87,7 +92,7 @@ async def _page(request: Request, view: SessionView) -> LogPage:
 
 
 async def _selected(
-    logs: LogSource, node: str, file: StoredLogFile, params: QueryParams, found: int | None
+    logs: LogSource, node: str, file: StoredLogFile, params: QueryParams, *, found: int | None, breaks: LineBreaks
 ) -> Position:
     line, offset = _number(params, "line"), _number(params, "offset")
     if found is not None:
@@ -95,7 +100,7 @@ async def _selected(
     elif offset is not None:
         position = Position(min(offset, file.size), line)
     elif line is not None:
-        position = await find_line(logs, node, file, max(1, line))
+        position = await find_line(logs, node, file, max(1, line), breaks)
     elif params.get("time"):
         try:
             position = await find_time(logs, node, file, parse_utc_ms(params["time"]))
@@ -105,7 +110,7 @@ async def _selected(
         position = await find_end(logs, node, file)
     else:
         return Position(0, 1)
-    return await number_position(logs, node, file, position)
+    return await number_position(logs, node, file, position, breaks)
 
 
 def _number(params: QueryParams, name: str) -> int | None:

@@ -7,7 +7,7 @@ import msgspec
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
-from rayhistory.errors import UsageError
+from rayhistory.errors import IndexDamaged, ProductNotBuilt, UsageError
 from rayhistory.index.products.product_files import OpenProduct
 from rayhistory.index.products.session_products import SessionProducts
 from rayhistory.search.find_in_file import FileSearch, FileSearchResult, find_in_file
@@ -64,6 +64,23 @@ async def search_file(
         scanner, logs, LogFile(node, path, history.points, history.identity), search,
         visitor=caller_of(request), time_budget_s=time_budget_s, unit_index=_unit_index(request, view.ref, product),
     )  # fmt: skip
+
+
+async def indexed_line_breaks(request: Request, view: SessionView, place: tuple[str, str]) -> dict[int, int]:
+    """Return the number of line breaks of a file's whole units, by offset. Empty without a search index."""
+    node, path = place
+    history = (await resolver_of(request).search_logs(view.ref).histories(node)).get(path)
+    product = await view.products.open(NAME) if view.products else None
+    index = _unit_index(request, view.ref, product)
+    if history is None or index is None:
+        return {}
+    try:
+        return await index.file_line_breaks(LogFile(node, path, history.points, history.identity))
+    except IndexDamaged as error:
+        index.report_damage(str(error))
+    except ProductNotBuilt:
+        pass
+    return {}
 
 
 def _unit_index(
