@@ -29,8 +29,7 @@ async def new_units(logs: LogSource, indexed: Iterable[IndexedUnit], unit_bytes:
     plan = make_plan(files, newest_first=False, unit_bytes=unit_bytes)
     return [
         unit
-        for batch in plan.batches
-        for unit in batch
+        for unit in plan.units
         if (unit.file.node, unit.file.path, unit.file.identity, unit.start, unit.end) not in known
     ]
 

@@ -1,7 +1,8 @@
-"""The order in which a session's log files are searched: units of some megabytes, in batches of growing size.
+"""The order in which a session's log files are searched: units of some megabytes, in batches.
 
 Units are ordered by the time when they were stored, which is nearly the order of their lines. Hits of one batch are
-sorted by time. So the first page needs only the first batch, and a search can continue at any batch.
+sorted by time. So the first page needs only the first batch, and a search can continue at any batch. A batch with more
+hits than a page is searched again for each of its pages, so batches grow only as long as hits are rare.
 """
 
 import zlib
@@ -14,7 +15,7 @@ import msgspec
 from rayhistory.logs.source import FlushPoint
 
 UNIT_BYTES = 4 << 20
-_MAX_BATCH_UNITS = 16
+MAX_BATCH_UNITS = 16
 
 
 class LogFile(msgspec.Struct, frozen=True):
@@ -52,14 +53,24 @@ class LogUnit(NamedTuple):
 
 
 class ScanPlan(msgspec.Struct, frozen=True):
-    batches: list[list[LogUnit]]
+    units: list[LogUnit]
     until_ms: int
     digest: int
     unit_bytes: int = UNIT_BYTES
 
     @property
     def total_bytes(self) -> int:
-        return sum(unit.end - unit.start for batch in self.batches for unit in batch)
+        return sum(unit.end - unit.start for unit in self.units)
+
+    def batch(self, first: int, size: int) -> list[LogUnit]:
+        """Return units from number `first` on: at least one, and at most as many bytes as `size` full units have."""
+        end, room = first, size * self.unit_bytes
+        while end < len(self.units):
+            room -= self.units[end].end - self.units[end].start
+            if room < 0 and end > first:
+                break
+            end += 1
+        return self.units[first:end]
 
 
 def make_plan(
@@ -73,7 +84,7 @@ def make_plan(
     sign = -1 if newest_first else 1
     units.sort(key=lambda unit: (sign * unit.flushed_ms, unit.file.node, unit.file.path, sign * unit.start))
     digest = zlib.crc32(msgspec.msgpack.encode([(u.file.node, u.file.path, u.start, u.end) for u in units]))
-    return ScanPlan(list(_batches(units, unit_bytes)), until_ms, digest, unit_bytes)
+    return ScanPlan(units, until_ms, digest, unit_bytes)
 
 
 def file_units(file: LogFile, unit_bytes: int = UNIT_BYTES) -> Iterator[LogUnit]:
@@ -82,21 +93,6 @@ def file_units(file: LogFile, unit_bytes: int = UNIT_BYTES) -> Iterator[LogUnit]
         for start in range(begin, min(stop, file.size), unit_bytes):
             end = min(start + unit_bytes, stop, file.size)
             yield LogUnit(file, start, end, file.flushed_ms(end))
-
-
-def _batches(units: list[LogUnit], unit_bytes: int) -> Iterator[list[LogUnit]]:
-    """Yield units in batches. The first has the size of one full unit. Each further one doubles it, up to 16 units."""
-    batch: list[LogUnit] = []
-    room = limit = unit_bytes
-    for unit in units:
-        if batch and room < unit.end - unit.start:
-            yield batch
-            limit = min(2 * limit, _MAX_BATCH_UNITS * unit_bytes)
-            batch, room = [], limit
-        batch.append(unit)
-        room -= unit.end - unit.start
-    if batch:
-        yield batch
 
 
 def restrict(file: LogFile, scope: Mapping[tuple[str, str], tuple[tuple[int, int], ...]] | None) -> LogFile | None:

@@ -15,7 +15,7 @@ from rayhistory.logs.source import LogSource
 from rayhistory.search.hit_counts import HitCounter
 from rayhistory.search.line_context import read_context
 from rayhistory.search.pattern import PatternCompiler, SearchPattern
-from rayhistory.search.scan_plan import UNIT_BYTES, LogFile, LogUnit, ScanPlan, make_plan, restrict
+from rayhistory.search.scan_plan import MAX_BATCH_UNITS, UNIT_BYTES, LogFile, LogUnit, ScanPlan, make_plan, restrict
 from rayhistory.search.search_query import Cursor, SearchQuery, SortKey, stream_of
 from rayhistory.search.unit_search import FoundLine, UnitBuffer, UnitQuery, UnitResult, line_bounds, search_unit
 
@@ -147,42 +147,48 @@ class Scan:
         plan = await self._plan()
         self.total_bytes = plan.total_bytes
         cursor, missing = self._query.cursor, self._query.limit
-        first = cursor.batch if cursor else 0
-        excluded = await self._use_index(plan, first)
-        for number in range(first, len(plan.batches)):
-            after = cursor.after if cursor and number == first else None
-            units = [unit for unit in plan.batches[number] if unit_place(unit) not in excluded]
-            if not units and number + 1 < len(plan.batches):
-                continue
-            found = await self._search_batch(units, missing + 1, after)
-            shown, missing = found[:missing], missing - len(found)
-            if missing < 0:
-                self.next = Cursor(plan.until_ms, plan.digest, number, shown[-1].key)
-            elif number + 1 < len(plan.batches) and (missing == 0 or time.monotonic() > self._deadline):
-                self.next = Cursor(plan.until_ms, plan.digest, number + 1)
-            await self._complete_lines(shown)
-            yield shown
-            if self.next:
-                if self._query.counts:
-                    async for nothing in self._count(plan, number + 1, excluded):
+        position, size = (cursor.unit, cursor.size) if cursor else (0, 1)
+        excluded = await self._use_index(plan, position)
+        while position < len(plan.units):
+            batch = plan.batch(position, size)
+            end, hits = position + len(batch), self.count
+            after = cursor.after if cursor and position == cursor.unit else None
+            units = [unit for unit in batch if unit_place(unit) not in excluded]
+            next_size = min(2 * size, MAX_BATCH_UNITS)
+            if units or end == len(plan.units):
+                found = await self._search_batch(units, missing + 1, after)
+                shown, missing = found[:missing], missing - len(found)
+                if self.count - hits > self._query.limit:
+                    next_size = 1
+                if missing < 0:
+                    self.next = Cursor(plan.until_ms, plan.digest, position, size, shown[-1].key)
+                elif end < len(plan.units) and (missing == 0 or time.monotonic() > self._deadline):
+                    self.next = Cursor(plan.until_ms, plan.digest, end, next_size)
+                await self._complete_lines(shown)
+                yield shown
+                if self.next:
+                    async for nothing in self._count(plan, end, excluded):
                         yield nothing
-                return
+                    return
+            position, size = end, next_size
         self.counts.complete = cursor is None
 
-    async def _count(self, plan: ScanPlan, first: int, excluded: set[UnitPlace]) -> AsyncIterator[list[FoundLine]]:
-        """Count the matching lines of the remaining batches, until the time limit."""
-        for batch in plan.batches[first:]:
+    async def _count(self, plan: ScanPlan, position: int, excluded: set[UnitPlace]) -> AsyncIterator[list[FoundLine]]:
+        """Count the matching lines of the remaining units if the query asks for it, until the time limit."""
+        while self._query.counts and position < len(plan.units):
             if time.monotonic() > self._deadline:
                 return
+            batch = plan.batch(position, MAX_BATCH_UNITS)
             await self._search_batch([unit for unit in batch if unit_place(unit) not in excluded], 0, None)
+            position += len(batch)
             yield []
-        self.counts.complete = self._query.cursor is None
+        self.counts.complete = self._query.counts and self._query.cursor is None
 
     async def _use_index(self, plan: ScanPlan, first: int) -> set[UnitPlace]:
         """Return the units that need not be read. An unreadable index excludes none."""
         if self._unit_index is None:
             return set()
-        units = [unit for batch in plan.batches[first:] for unit in batch]
+        units = plan.units[first:]
         try:
             self._line_breaks |= await self._unit_index.line_breaks(plan)
             await self._unit_index.report_unindexed(plan)
@@ -202,8 +208,10 @@ class Scan:
                 files, newest_first=self._query.newest_first, until_ms=until, unit_bytes=self._scanner.unit_bytes
             )
         )
-        if cursor and (cursor.digest != plan.digest or cursor.batch > len(plan.batches)):
+        if cursor and (cursor.digest != plan.digest or not 0 <= cursor.unit <= len(plan.units)):
             raise UsageError("the log files have changed since this search started: search again without the cursor")
+        if cursor and not 1 <= cursor.size <= MAX_BATCH_UNITS:
+            raise UsageError("invalid cursor: use `next` of the previous page")
         return plan
 
     async def _files(self) -> list[LogFile]:

@@ -82,13 +82,12 @@ class SearchIndex:
         if self._extend is None:
             return
         indexed = {_identity(unit) for unit in await self.units()}
-        planned = (unit for batch in plan.batches for unit in batch)
-        unindexed = sum(unit.end - unit.start for unit in planned if _planned_identity(unit) not in indexed)
+        unindexed = sum(unit.end - unit.start for unit in plan.units if _planned_identity(unit) not in indexed)
         if unindexed > _MAX_UNINDEXED_UNITS * plan.unit_bytes:
             await self._extend()
 
     async def line_breaks(self, plan: ScanPlan) -> dict[UnitPlace, int]:
-        identities = {(u.file.node, u.file.path): u.file.identity for batch in plan.batches for u in batch}
+        identities = {(u.file.node, u.file.path): u.file.identity for u in plan.units}
         return {
             (unit.node, unit.path, unit.start): unit.line_breaks
             for unit in await self.units()

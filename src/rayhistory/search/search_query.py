@@ -42,7 +42,10 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
 
     until_ms: int
     digest: int
-    batch: int
+    unit: int
+    """Number of the batch's first unit."""
+    size: int
+    """Size of the batch, in full units."""
     after: SortKey | None = None
 
 

@@ -203,6 +203,19 @@ def test_a_page_reads_only_what_it_needs() -> None:
     assert (search.scanned_bytes, search.total, search.complete) == (4000, None, False)
 
 
+def test_every_page_of_a_common_text_reads_little() -> None:
+    """A page that ends within a batch makes the next one search this batch again, so such a batch is small."""
+    lines = [b"2026-11-15 10:00:%02d a common word\n" % (number // 200) for number in range(10_000)]
+    logs = MemoryLogs({(NODE_A, "a.log"): b"".join(lines)})
+    cursor, found, read = None, 0, []
+    while cursor or not found:
+        page, search = scan(logs, SearchQuery("common", limit=100, order=OLDEST, cursor=cursor), 10_000)
+        cursor, found = search.next, found + len(page)
+        read.append(search.scanned_bytes)
+    assert found == len(lines)
+    assert max(read) <= 20_000
+
+
 def test_a_failing_store_is_an_error_and_not_a_short_result() -> None:
     class FailingLogs(MemoryLogs):
         async def read(self, node: str, path: str, start: int, end: int) -> bytes:

@@ -15,7 +15,7 @@ from rayhistory.cli.inspect.find_entity import NO_OUTPUT_OF_ITS_OWN, find_actor,
 from rayhistory.cli.session_args import add_session_arguments
 from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.search.search_query import MAX_CONTEXT, MAX_LIMIT, STREAMS
-from rayhistory.server.history_api.api_types import LogHit, LogHits
+from rayhistory.server.history_api.api_types import MAX_COUNTED_PLACES, FileHits, LogHit, LogHits
 from rayhistory.settings import Settings
 
 _FOUND, _NOT_FOUND, _FAILED = 0, 1, 2
@@ -73,8 +73,9 @@ async def search(arguments: argparse.Namespace, settings: Settings) -> int:
     async with opened as client:
         if not arguments.all:
             await _resolve_names(client, arguments)
-        async for hit in _hits(client, _params(arguments), arguments.max_count):
-            printer.add(hit)
+        if not await _print_counts(client, arguments, printer):
+            async for hit in _hits(client, _params(arguments), arguments.max_count):
+                printer.add(hit)
     printer.close()
     return _FOUND if printer.found else _NOT_FOUND
 
@@ -112,6 +113,22 @@ async def _hits(client: HistoryClient, params: Params, max_count: int | None) ->
         params = params | {"cursor": page.next}
 
 
+async def _print_counts(client: HistoryClient, arguments: argparse.Namespace, printer: "_Printer") -> bool:
+    """Print what -c and -l need in one request, which is much faster than to read all matching lines.
+
+    Return False if that is not possible: for several sessions, a task, a maximum count, many files, or a long search.
+    """
+    is_wanted = arguments.count or arguments.files_with_matches
+    if not is_wanted or arguments.all or arguments.task or arguments.max_count is not None:
+        return False
+    page = await client.json("api/history/search", LogHits, _params(arguments) | {"limit": 1, "counts": "1"})
+    if not page.counts or not page.counts.complete or len(page.counts.files) >= MAX_COUNTED_PLACES:
+        return False
+    for file in sorted(page.counts.files, key=lambda each: (each.node_id, each.file)):
+        printer.add_file(file)
+    return True
+
+
 class _Printer:
     """Prints hits as ripgrep does in a pipe: `file:line:text`, and context as `file-line-text`."""
 
@@ -137,6 +154,13 @@ class _Printer:
                 print(self._paint(name, _PATH), flush=True)
         elif not self._arguments.count:
             self._print(name, hit)
+
+    def add_file(self, file: FileHits) -> None:
+        self.found += file.hits
+        name = _printable(f"{file.node_id[:_SHORT_NODE]}/{file.file}")
+        self._files[name] += file.hits
+        if self._arguments.files_with_matches:
+            print(self._paint(name, _PATH))
 
     def close(self) -> None:
         if self._arguments.count:

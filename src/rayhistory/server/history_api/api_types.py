@@ -172,6 +172,10 @@ class LogHit(Struct, kw_only=True):
     session: Annotated[str, Meta(description="only in a search over sessions")] | UnsetType = UNSET
 
 
+MAX_COUNTED_PLACES = 100
+"""Maximum number of files, and of nodes, in the counts of a search."""
+
+
 class FileHits(Struct):
     node_id: str
     file: str

@@ -12,6 +12,7 @@ from rayhistory.search.scanner import Scan
 from rayhistory.search.search_query import encode_cursor
 from rayhistory.search.unit_search import FoundLine
 from rayhistory.server.history_api.api_types import (
+    MAX_COUNTED_PLACES,
     FileHits,
     HitCounts,
     HitHistogram,
@@ -23,7 +24,6 @@ from rayhistory.server.history_api.api_types import (
 from rayhistory.server.logs.line_owners import NOBODY, LineOwner, find_owners
 from rayhistory.server.view import SessionView
 
-_MAX_COUNTS = 100
 T = TypeVar("T", str, tuple[str, str])
 
 
@@ -57,7 +57,7 @@ def hit_counts(counts: HitCounter) -> HitCounts:
 
 
 def _most(counts: Counter[T]) -> list[tuple[T, int]]:
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_MAX_COUNTS]
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_COUNTED_PLACES]
 
 
 def position_of(line: FoundLine) -> tuple[str, str, int]:

@@ -44,10 +44,19 @@ def test_context_is_printed_around_lines(command: Command) -> None:
 
 
 def test_files_counts_and_json(command: Command) -> None:
-    assert command.good("grep", "-l", "-i", "error").splitlines() == [f"{SHORT}/raylet.out", f"{SHORT}/old/worker.err"]
+    assert command.good("grep", "-l", "-i", "error").splitlines() == [f"{SHORT}/old/worker.err", f"{SHORT}/raylet.out"]
     assert command.good("grep", "-c", "2026").splitlines() == [f"{SHORT}/old/worker.err:1", f"{SHORT}/raylet.out:3"]
     hit = json.loads(command.good("grep", "--json", "-F", "two"))
     assert (hit["file"], hit["line"], hit["node_id"]) == ("raylet.out", 2, NODE)
+
+
+def test_counts_of_many_lines_and_files_are_complete(tmp_path: Path, command: Command) -> None:
+    """The server counts up to 100 files, and a page has 1,000 lines."""
+    store_indexed_sample(settings_for(tmp_path), {"many.out": b"a zebra\n" * 2500})
+    assert command.good("grep", "-c", "zebra") == f"{SHORT}/many.out:2500\n"
+    store_indexed_sample(settings_for(tmp_path), {f"many-{number}.out": b"a zebra\n" for number in range(105)})
+    assert len(command.good("grep", "-l", "zebra").splitlines()) == 106
+    assert command.good("grep", "-c", "zebra").count(":1\n") == 105
 
 
 def test_flags_and_filters_narrow_the_search(command: Command) -> None:
