@@ -62,6 +62,7 @@ def main() -> None:
                     for options in ((), ("--tasks", "50000", "--message-bytes", "100000"))
                 ),
                 "Library": output("library.py", largest, "--folds", "20"),
+                "Log search": output("search.py", "--megabytes", "1000"),
                 "Runs": output("runs.py"),
                 "Many sessions": output(
                     "sessions.py", str(arguments.sessions), "100000", "--store", str(root / "sessions")
@@ -143,6 +144,10 @@ page. In the last two lines, each failure has a traceback of 100 kB. Messages ha
 the 100 most frequent are listed.""",
     "Library": """Time that calls of the Python library take, on a session of {largest:,} tasks that was indexed in 20
 steps while it ran. *of this process* is the processor time of the calling process.""",
+    "Log search": """Searches in 1 GB of generated logs in a directory (`make bench-search`). *build* is the speed of
+building the search index, and *of zstd -d* compares it with decompressing the same logs in one thread. *cold* searches
+have empty caches, *warm* ones repeat them. A *scan* searches without the index, and is compared with ripgrep on the
+unpacked files, which uses all cores, too.""",
     "Runs": """A run is one job of one session. The first lines show how many of the jobs that became slower are found,
 in generated runs whose durations vary by 2 to 20 % (*noise*). The other lines show the time and size of the run table,
 and the response times of its pages, for 10,000 sessions in S3 (SeaweedFS on the same machine).""",

@@ -143,4 +143,5 @@ def _compile(expression: str, *, case: bool) -> "re2._Regexp":
         return re2.compile(f"(?m){expression}".encode(), options)
     except (re2.error, UnicodeEncodeError) as error:
         reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+        reason = reason.replace("(?m)", "", 1)  # not a part of the visitor's pattern
         raise UsageError(f"invalid pattern: {reason[:_MAX_SHOWN_ERROR]}") from None

@@ -26,6 +26,11 @@ def test_invalid_patterns_are_wrong_requests(text: str, regex: bool) -> None:
         SearchPattern(text, regex=regex)
 
 
+def test_an_error_shows_only_the_pattern_of_the_visitor() -> None:
+    with pytest.raises(UsageError, match=r"^invalid pattern: missing \): \(error$"):
+        SearchPattern("(error", regex=True)
+
+
 @pytest.mark.parametrize("regex", ["(a+)+$", "(a|aa)+$", "(.*a){20}", "(x+x+)+y"])
 def test_catastrophic_patterns_take_linear_time(regex: str) -> None:
     text = b"a" * 200_000 + b"!\n"
