@@ -16,7 +16,7 @@ def test_all_slowness_and_missing_data_is_planted() -> None:
 
 
 def test_cases_have_names_of_their_own_and_known_codes() -> None:
-    codes = {rule.code for rule in (*FAILURE_RULES, *SESSION_RULES)}
+    codes = {rule.code for rule in FAILURE_RULES} | {rule.code for rule in SESSION_RULES}
     for case in CASES.values():
         named = {*case.findings, *case.absent, *case.allowed, *([case.verdict] if case.verdict else [])}
         assert named <= codes, case
