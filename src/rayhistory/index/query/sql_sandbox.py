@@ -1,9 +1,10 @@
 """The sandbox for SQL queries: one SELECT on the tables of sessions, in a database that cannot open other files."""
 
+import difflib
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rayhistory.index.sql_text import quoted
 _MAX_SPILLED = "8GiB"
 _ONE_SELECT = "use one SELECT statement: the tables are read-only"
 _ALLOWED_TABLE_FUNCTIONS = {"range", "generate_series", "unnest", "json_each", "json_tree", "repeat"}
+_DUCKDB_TABLES = ("duckdb_", "pg_", "pragma_", "sqlite_")
 _MAX_ERROR_CHARS = 500
 
 TableSources = dict[str, list[tuple[str, str]]]
@@ -28,7 +30,14 @@ class SqlLimits(msgspec.Struct, frozen=True):
 
 
 def mentioned_tables(query: str, tables: list[str]) -> list[str]:
-    """Return the tables that a query mentions. If it mentions none, as in `show tables`, return all."""
+    """Return the tables that a query mentions. If it mentions none, as in `show tables`, return all.
+
+    Raise UsageError if it reads a table that does not exist. DuckDB would suggest tables of its own.
+    """
+    for name in sorted(_read_tables(_syntax_tree(query)) - set(tables)):
+        near = difflib.get_close_matches(name, tables, 1)
+        hint = f"did you mean {near[0]}?" if near else f"the tables are {', '.join(sorted(tables))}"
+        raise UsageError(f"table {name} does not exist: {hint}")
     words = set(re.findall(r"\w+", query.lower()))
     return [table for table in tables if table in words] or tables
 
@@ -43,10 +52,9 @@ def check_query(query: str) -> None:
             statements = database.extract_statements(query)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
                 raise UsageError(_ONE_SELECT)
-            serialized = database.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchone()
+            tree = _syntax_tree(query, database)
     except duckdb.Error as error:
         raise UsageError(f"invalid SQL: {duckdb_message(error)}") from None
-    tree = msgspec.json.decode(serialized[0] if serialized else "{}")
     if tree.get("error", True):
         raise UsageError(_ONE_SELECT)
     if forbidden := set(_table_functions(tree)) - _ALLOWED_TABLE_FUNCTIONS:
@@ -56,13 +64,32 @@ def check_query(query: str) -> None:
         )
 
 
+def _syntax_tree(query: str, database: duckdb.DuckDBPyConnection | None = None) -> dict[str, Any]:
+    with duckdb.connect(":memory:") if database is None else nullcontext(database) as parser:
+        serialized = parser.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchone()
+    tree: dict[str, Any] = msgspec.json.decode(serialized[0] if serialized else "{}")
+    return tree
+
+
 def _table_functions(tree: Any) -> Iterator[str]:
+    return (str(node["function"]["function_name"]).lower() for node in _nodes(tree, "type", "TABLE_FUNCTION"))
+
+
+def _read_tables(tree: Any) -> set[str]:
+    """Return the names of tables that a query reads, without files, DuckDB's own tables and names that it defines."""
+    names = {str(node["table_name"]).lower() for node in _nodes(tree, "type", "BASE_TABLE") if not node["schema_name"]}
+    defined = {str(entry["key"]).lower() for node in _nodes(tree, "cte_map") for entry in node["cte_map"]["map"]}
+    return {name for name in names - defined if name.isidentifier() and not name.startswith(_DUCKDB_TABLES)}
+
+
+def _nodes(tree: Any, key: str, value: str | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the nodes of a syntax tree that have a key, and this value if one is given."""
     pending = [tree]
     while pending:
         node = pending.pop()
         if isinstance(node, dict):
-            if node.get("type") == "TABLE_FUNCTION":
-                yield str(node["function"]["function_name"]).lower()
+            if key in node and value in (None, node[key]):
+                yield node
             pending += node.values()
         elif isinstance(node, list):
             pending += node

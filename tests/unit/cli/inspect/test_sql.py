@@ -217,7 +217,11 @@ def test_tables_can_be_listed_and_described(rayhistory: Command) -> None:
         ("pragma database_list", "use one SELECT"),
         ("select * from settings", "does not exist"),
         ("select nothing from tasks", '"nothing" not found'),
-        ("select * from unknown", "unknown does not exist"),
+        ("select * from unknown", "table unknown does not exist"),
+        ("select * from xyzzy", "table xyzzy does not exist: the tables are actor_transitions, "),
+        ("select * from taks", "table taks does not exist: did you mean tasks?"),
+        ("with a as (select 1) select * from a, tasks t join Actorz using (actor_id)", "did you mean actors?"),
+        ("select * from tasks where job_id in (from job)", "table job does not exist: did you mean jobs?"),
     ],
 )  # fmt: skip
 def test_query_that_does_more_than_read_is_rejected(
@@ -230,6 +234,12 @@ def test_query_that_does_more_than_read_is_rejected(
     assert error in line
     assert "s3cret" not in line
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_names_that_a_query_defines_and_tables_of_duckdb_are_found(rayhistory: Command) -> None:
+    numbers = "with recursive n(i) as (select 1 union all select i + 1 from N where i < 3)"
+    query = f"{numbers} select max(i) as highest from n, duckdb_types"
+    assert json.loads(rayhistory.good("sql", query, "--session", REF.path, "--json")) == [{"highest": 3}]
 
 
 def test_harmless_table_functions_are_allowed(rayhistory: Command) -> None:
