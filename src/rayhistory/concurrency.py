@@ -1,6 +1,7 @@
 """Run many coroutines concurrently, limited by number and bytes; share calls with the same result."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Hashable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
@@ -35,6 +36,64 @@ async def cancel_all(tasks: Collection["asyncio.Task[None]"]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def in_thread_to_end(work: Callable[[], T]) -> T:
+    """Call a function in a thread. If the caller is cancelled, wait until the function has returned.
+
+    A slot that the caller holds is then in use until its work has ended.
+    """
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait({running})
+        if not running.cancelled():
+            running.exception()
+        raise
+
+
+class Turns:
+    """Slots that visitors take in turns, so that one with many requests does not delay the others.
+
+    One visitor may hold all slots while nobody else waits.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._free = slots
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """The waiting requests of each visitor. The first visitor is next."""
+
+    @asynccontextmanager
+    async def take(self, visitor: str) -> AsyncIterator[None]:
+        """Wait for a slot and hold it."""
+        if self._free:
+            self._free -= 1
+        else:
+            granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(visitor, deque()).append(granted)
+            try:
+                await granted
+            except asyncio.CancelledError:
+                if granted.done() and not granted.cancelled():
+                    self._pass_on()
+                raise
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            visitor = next(iter(self._waiting))
+            requests = self._waiting.pop(visitor)
+            granted = requests.popleft()
+            if requests:
+                self._waiting[visitor] = requests
+            if not granted.done():
+                granted.set_result(None)
+                return
+        self._free += 1
 
 
 class SharedCalls(Generic[K, T]):

@@ -1,5 +1,6 @@
 """A visitor with rights to one namespace, whose sessions and requests must not stop the server for the others."""
 
+import asyncio
 import io
 import re
 import threading
@@ -17,6 +18,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+import uvicorn
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
@@ -201,3 +203,36 @@ def test_abandoned_points_in_time_keep_nobody_waiting(tmp_path: Path) -> None:
         released.touch()
         statuses = [httpx.get(address + url(99), timeout=300, trust_env=False).status_code for _ in range(2)]
     assert 200 in statuses  # the second request, if the machine was too busy for the first
+
+
+def test_abandoned_queries_keep_nobody_waiting(tmp_path: Path) -> None:
+    """PromQL queries waited in one queue, and were evaluated even if nobody waited for them any more."""
+    settings = settings_for(tmp_path)
+    store_indexed_sample(settings)
+
+    async def run() -> None:
+        app = create_app(settings)
+        server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None))
+        serving_until_exit = asyncio.create_task(server.serve())
+        while not server.started:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        address = "http://{}:{}".format(*server.servers[0].sockets[0].getsockname())
+        async with httpx.AsyncClient(base_url=address, timeout=60, trust_env=False) as client:
+
+            async def query(number: int, timeout_s: float | None = None) -> int:
+                path = f"{REF.url}prometheus/api/v1/query?query=vector({number})"
+                return (await client.get(path, timeout=timeout_s or 60)).status_code
+
+            assert await query(0) == 200
+            turns = app.state.query_cache._evaluations
+            async with turns.take("ada"), turns.take("ada"):
+                left = await asyncio.gather(*(query(number, 0.5) for number in range(1, 17)), return_exceptions=True)
+                assert {type(each) for each in left} == {httpx.ReadTimeout}
+                async with asyncio.timeout(60):
+                    while any(not each.done() for requests in turns._waiting.values() for each in requests):  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+            assert await query(17) == 200
+        server.should_exit = True
+        await serving_until_exit
+
+    asyncio.run(run())

@@ -1,12 +1,13 @@
 """Coroutines run at once within a bound, and none is left behind."""
 
 import asyncio
+import threading
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import pytest
 
-from rayhistory.concurrency import SharedCalls, concurrently
+from rayhistory.concurrency import SharedCalls, Turns, concurrently, in_thread_to_end
 
 
 class Calls:
@@ -96,3 +97,66 @@ def test_failure_of_a_shared_call_is_raised_for_all() -> None:
         return await asyncio.gather(*(shared.call("key", fail) for _ in range(2)), return_exceptions=True)
 
     assert [str(error) for error in asyncio.run(run())] == ["damaged", "damaged"]
+
+
+def test_visitors_take_turns() -> None:
+    """The requests of each visitor are served in order, and the one of another visitor soon."""
+
+    async def run() -> list[str]:
+        turns, served = Turns(2), list[str]()
+
+        async def request(visitor: str, number: int) -> None:
+            async with turns.take(visitor):
+                served.append(f"{visitor} {number}")
+                await asyncio.sleep(0)
+
+        async with turns.take("ada"), turns.take("ada"):
+            waiting = [asyncio.create_task(request("ada", number)) for number in range(20)]
+            waiting += [asyncio.create_task(request("bob", number)) for number in range(2)]
+            await asyncio.sleep(0)
+            assert served == []
+        await asyncio.gather(*waiting)
+        await request("ada", 20)
+        return served
+
+    served = asyncio.run(run())
+    assert served.index("bob 0") < 3
+    assert served.index("bob 1") < 5
+    assert [name for name in served if name.startswith("ada")] == [f"ada {number}" for number in range(21)]
+
+
+@pytest.mark.parametrize("is_granted", [False, True])
+def test_cancelled_request_passes_its_turn_on(is_granted: bool) -> None:
+    async def run() -> None:
+        turns = Turns(1)
+
+        async def request(visitor: str) -> None:
+            async with turns.take(visitor):
+                pass
+
+        async with turns.take("ada"):
+            first, second = (asyncio.create_task(request(visitor)) for visitor in ("bob", "eve"))
+            await asyncio.sleep(0)
+            if not is_granted:
+                first.cancel()
+        first.cancel()
+        await asyncio.wait_for(second, 10)
+        async with turns.take("ada"):
+            assert first.cancelled()
+
+    asyncio.run(run())
+
+
+def test_cancelled_call_ends_with_its_thread() -> None:
+    async def run() -> None:
+        released = threading.Event()
+        call = asyncio.create_task(in_thread_to_end(lambda: released.wait(60)))
+        await asyncio.sleep(0.01)
+        call.cancel()
+        await asyncio.sleep(0.01)
+        assert not call.done()
+        released.set()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(run())

@@ -28,7 +28,7 @@ from rayhistory.promql.query_errors import PromqlError
 from rayhistory.promql.values import Value
 from rayhistory.server.http.error_responses import api_error_response
 from rayhistory.server.http.responses import json_response
-from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of
+from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of, while_connected
 from rayhistory.server.metrics_api.chart_types import (
     ChartDashboard,
     ChartRow,
@@ -89,6 +89,10 @@ async def get_dashboard(request: Request) -> Response:
 
 async def get_panel(request: Request) -> Response:
     """Return the series of one panel."""
+    return await while_connected(request, _get_panel(request))
+
+
+async def _get_panel(request: Request) -> Response:
     try:
         definition = await _load_definition(request)
         number = request.path_params["panel"]

@@ -27,7 +27,7 @@ from rayhistory.promql.values import RangeVector, Scalar, Text, Vector, label_or
 from rayhistory.server.http.error_responses import error_headers
 from rayhistory.server.http.paths import PROMETHEUS_API, PROMETHEUS_FORMS
 from rayhistory.server.http.responses import json_response
-from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of
+from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of, while_connected
 from rayhistory.server.metrics_api.session_metrics import evaluate_query, now_ms, open_querier
 from rayhistory.utc import parse_utc_ms
 
@@ -287,11 +287,18 @@ async def _parameters(request: Request) -> Parameters:
 
 
 def _route(path: str, handler: Handler) -> BaseRoute:
-    async def endpoint(request: Request) -> Response:
+    async def respond(request: Request, parameters: Parameters) -> Response:
         try:
-            return await handler(request, await _parameters(request))
+            return await handler(request, parameters)
         except RayHistoryError as error:
             return prometheus_error(error)
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            parameters = await _parameters(request)
+        except RayHistoryError as error:
+            return prometheus_error(error)
+        return await while_connected(request, respond(request, parameters))
 
     methods = ("GET", "POST") if path in PROMETHEUS_FORMS else ("GET",)
     return plain_route(f"{PROMETHEUS_API}{path}", endpoint, methods)

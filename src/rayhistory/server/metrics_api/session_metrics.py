@@ -1,11 +1,10 @@
 """PromQL over the stored samples of the session that a request names, up to the chosen point in time."""
 
-import asyncio
-
 import msgspec
 import numpy as np
 from starlette.requests import Request
 
+from rayhistory.concurrency import Turns, in_thread_to_end
 from rayhistory.lru import LruCache
 from rayhistory.metrics.metrics_reader import StoredTiles
 from rayhistory.metrics.object_listing import MetricQuery, MetricsGap
@@ -14,9 +13,13 @@ from rayhistory.metrics.step_samples import StepSamples
 from rayhistory.promql.arrays import Times
 from rayhistory.promql.engine import QueryResult, evaluate, metrics_at_steps, named_metrics, samples_at
 from rayhistory.promql.values import RangeVector, Vector
+from rayhistory.server.http.admission import caller_of
 from rayhistory.server.http.view_routes import resolver_of, selection_of
 
 _EVALUATION_SLOTS = 2
+"""More evaluations at once would not be faster but need more memory."""
+_QUERY_SLOTS = 8
+"""Maximum number of queries that read samples or are evaluated."""
 _CACHE_BYTES = 32 << 20
 
 
@@ -44,7 +47,7 @@ class Evaluated(msgspec.Struct, frozen=True):
 
 
 class QueryCache:
-    """Evaluates queries and caches the results, because visitors look at the same charts.
+    """Evaluates queries and caches the results, because visitors look at the same charts. Visitors take turns.
 
     A result is used again only while the samples that its query reads are unchanged.
     """
@@ -53,6 +56,7 @@ class QueryCache:
         self._results: LruCache[tuple[str, int, tuple[int, ...]], Evaluated] = LruCache(
             max_bytes, cost=Evaluated.memory_bytes
         )
+        self._queries, self._evaluations = Turns(_QUERY_SLOTS), Turns(_EVALUATION_SLOTS)
 
     async def evaluate(self, request: Request, text: str, times: Times) -> Evaluated:
         needed = samples_at(text, times)
@@ -64,9 +68,11 @@ class QueryCache:
         found = self._results.get(key)
         if found is None:
             at_steps = StepSamples(np.unique(np.minimum(times, chosen.end)), metrics_at_steps(text, times))
-            source, stored = await open_querier(request, chosen, named_metrics(text, times), at_steps)
-            async with _evaluation_slots(request):
-                result = await asyncio.to_thread(evaluate, text, times, source)
+            visitor = caller_of(request)
+            async with self._queries.take(visitor):
+                source, stored = await open_querier(request, chosen, named_metrics(text, times), at_steps)
+                async with self._evaluations.take(visitor):
+                    result = await in_thread_to_end(lambda: evaluate(text, times, source))
             found = Evaluated(result, stored.gaps, stored.series_dropped)
             self._results.put(key, found)
         return found
@@ -79,15 +85,6 @@ async def evaluate_query(request: Request, text: str, times: Times) -> Evaluated
         state.query_cache = QueryCache()
     cache: QueryCache = state.query_cache
     return await cache.evaluate(request, text, times)
-
-
-def _evaluation_slots(request: Request) -> asyncio.Semaphore:
-    """Return the slots for queries. More queries at once would not be faster but need more memory."""
-    state = request.app.state
-    if not hasattr(state, "evaluation_slots"):
-        state.evaluation_slots = asyncio.Semaphore(_EVALUATION_SLOTS)
-    slots: asyncio.Semaphore = state.evaluation_slots
-    return slots
 
 
 async def open_querier(
