@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from rayhistory.concurrency import in_thread_to_end
 from rayhistory.errors import NotFound, RayHistoryError, UsageError
 from rayhistory.lru import LruCache
 from rayhistory.metrics.chart_data import ChartData, ChartGap, PanelQuery, panel_data, panel_queries
@@ -37,7 +38,7 @@ from rayhistory.server.metrics_api.chart_types import (
     PanelInfo,
     VariableOptions,
 )
-from rayhistory.server.metrics_api.session_metrics import evaluate_query, open_querier
+from rayhistory.server.metrics_api.session_metrics import evaluate_query, open_querier, query_cache_of
 
 _DEFAULT_FROM, _DEFAULT_TO, _DEFAULT_POINTS = "now-30m", "now", 300
 _VARIABLE_PREFIX = "var-"
@@ -156,8 +157,11 @@ async def _resolve_variables(
     key = msgspec.json.encode([definition.uid, requested, time_range, version, selection.as_of_ms])
     found = cache.get(key)
     if found is None:
-        source = await _open_series(request, definition, time_range)
-        found = await asyncio.to_thread(resolve_variables, definition.variables, requested, source, time_range)
+        async with query_cache_of(request).turn(request):
+            source = await _open_series(request, definition, time_range)
+            found = await in_thread_to_end(
+                lambda: resolve_variables(definition.variables, requested, source, time_range)
+            )
         cache.put(key, found)
     return found
 

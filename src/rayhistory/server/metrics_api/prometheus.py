@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from rayhistory.concurrency import in_thread_to_end
 from rayhistory.errors import RayHistoryError
 from rayhistory.metrics.object_listing import MetricQuery
 from rayhistory.promql.arrays import Floats, Times
@@ -28,7 +29,7 @@ from rayhistory.server.http.error_responses import error_headers
 from rayhistory.server.http.paths import PROMETHEUS_API, PROMETHEUS_FORMS
 from rayhistory.server.http.responses import json_response
 from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of, while_connected
-from rayhistory.server.metrics_api.session_metrics import evaluate_query, now_ms, open_querier
+from rayhistory.server.metrics_api.session_metrics import evaluate_query, now_ms, open_querier, query_cache_of
 from rayhistory.utc import parse_utc_ms
 
 _MAX_FORM_BYTES = 1 << 18
@@ -128,8 +129,9 @@ async def _matching_labels(request: Request, parameters: Parameters) -> set[Labe
         _time(parameters, "start", everything.start),
         min(_time(parameters, "end", everything.end), everything.end),
     )
-    querier, _ = await open_querier(request, chosen)
-    return await asyncio.to_thread(lambda: {each for some in matchers for each in querier.labels(some)})
+    async with query_cache_of(request).turn(request):
+        querier, _ = await open_querier(request, chosen)
+        return await in_thread_to_end(lambda: {each for some in matchers for each in querier.labels(some)})
 
 
 def _required(parameters: Parameters, name: str) -> str:

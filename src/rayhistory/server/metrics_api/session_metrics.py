@@ -1,5 +1,7 @@
 """PromQL over the stored samples of the session that a request names, up to the chosen point in time."""
 
+from contextlib import AbstractAsyncContextManager
+
 import msgspec
 import numpy as np
 from starlette.requests import Request
@@ -58,6 +60,10 @@ class QueryCache:
         )
         self._queries, self._evaluations = Turns(_QUERY_SLOTS), Turns(_EVALUATION_SLOTS)
 
+    def turn(self, request: Request) -> AbstractAsyncContextManager[None]:
+        """Wait until the visitor may read samples."""
+        return self._queries.take(caller_of(request))
+
     async def evaluate(self, request: Request, text: str, times: Times) -> Evaluated:
         needed = samples_at(text, times)
         start = min((each.start_ms for each in needed), default=0)
@@ -68,10 +74,9 @@ class QueryCache:
         found = self._results.get(key)
         if found is None:
             at_steps = StepSamples(np.unique(np.minimum(times, chosen.end)), metrics_at_steps(text, times))
-            visitor = caller_of(request)
-            async with self._queries.take(visitor):
+            async with self.turn(request):
                 source, stored = await open_querier(request, chosen, named_metrics(text, times), at_steps)
-                async with self._evaluations.take(visitor):
+                async with self._evaluations.take(caller_of(request)):
                     result = await in_thread_to_end(lambda: evaluate(text, times, source))
             found = Evaluated(result, stored.gaps, stored.series_dropped)
             self._results.put(key, found)
@@ -80,17 +85,21 @@ class QueryCache:
 
 async def evaluate_query(request: Request, text: str, times: Times) -> Evaluated:
     """Evaluate a query with the samples that it needs."""
+    return await query_cache_of(request).evaluate(request, text, times)
+
+
+def query_cache_of(request: Request) -> QueryCache:
     state = request.app.state
     if not hasattr(state, "query_cache"):
         state.query_cache = QueryCache()
     cache: QueryCache = state.query_cache
-    return await cache.evaluate(request, text, times)
+    return cache
 
 
 async def open_querier(
     request: Request, chosen: MetricQuery, metrics: list[str] | None = None, steps: StepSamples | None = None
 ) -> tuple[SampleQuerier, StoredTiles]:
-    """Return a querier for the stored samples up to the chosen point in time."""
+    """Return a querier for the stored samples up to the chosen point in time. The caller waits for its turn before."""
     chosen = _until_as_of(request, chosen)
     ref = (await resolver_of(request).entry(selection_of(request))).ref
     stored = await resolver_of(request).metric_tiles(selection_of(request), chosen, metrics, steps)
