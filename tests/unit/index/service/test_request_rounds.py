@@ -13,6 +13,7 @@ from rayhistory.index.manifest import Manifest
 from rayhistory.index.query.query import Query
 from rayhistory.index.service.builder import IndexBuilder
 from rayhistory.sessions import Layout
+from rayhistory.sessions.records import Closing
 from support.folding import END, RECORDED, REF, as_lines, fold_session, put, settings_for
 from support.request_rounds import RoundsStore
 
@@ -68,7 +69,7 @@ class InProcessEngine:
         return await fold_process.fold(job, lambda progress, detail: None)
 
 
-def fold_rounds(store: RoundsStore, tmp_path: Path) -> tuple[int, int]:
+def fold_rounds(store: RoundsStore, tmp_path: Path, closing: Closing | None = END) -> tuple[int, int]:
     """Fold what is new; return the rounds of requests, and the requests that read events."""
 
     async def work() -> tuple[int, int]:
@@ -77,7 +78,7 @@ def fold_rounds(store: RoundsStore, tmp_path: Path) -> tuple[int, int]:
         scratch = tmp_path / f"scratch-{len(sources)}"
         scratch.mkdir()
         store.reset()
-        job = FoldJob(msgspec.to_builtins(settings), REF, END, str(scratch), sources=sources)
+        job = FoldJob(msgspec.to_builtins(settings), REF, closing, str(scratch), sources=sources)
         await InProcessEngine().fold(job)
         return store.rounds, len(
             [what for _, what in store.requests if what.startswith("get") and "node_events" in what]
@@ -101,12 +102,13 @@ def published_in_round(store: RoundsStore) -> int:
 
 
 def test_fold_publishes_after_few_requests_in_sequence(store: RoundsStore, tmp_path: Path) -> None:
+    """Limits have one more than needed, because on a busy machine a request may begin late."""
     put_objects(tmp_path / "store", 4)
-    fold_rounds(store, tmp_path)
-    assert published_in_round(store) <= 6, "list generations, read events, list the session's size (3), write files"
+    fold_rounds(store, tmp_path, closing=None)
+    assert published_in_round(store) <= 4 + 1, "list generations, read events, write files, write the manifest"
     put_objects(tmp_path / "store", 4, start=100)
-    fold_rounds(store, tmp_path)
-    assert published_in_round(store) <= 8, "in addition: read the manifest, and the previous tables"
+    fold_rounds(store, tmp_path, closing=None)
+    assert published_in_round(store) <= 6 + 1, "in addition: read the manifest, and the previous tables"
 
 
 def test_first_open_and_extension_publish_after_few_requests_in_sequence(store: RoundsStore, tmp_path: Path) -> None:
@@ -115,7 +117,7 @@ def test_first_open_and_extension_publish_after_few_requests_in_sequence(store: 
     async def work() -> None:
         settings = settings_for(tmp_path / "store", cache=tmp_path / "cache")
         builder = IndexBuilder(settings, store, LAYOUT, engine=InProcessEngine())
-        for extend, rounds in ((False, 10), (True, 13)):
+        for extend, rounds in ((False, 10 + 2), (True, 13 + 2)):
             put_objects(tmp_path / "store", 4, start=100 * extend)
             builder.forget(REF)
             store.reset()
