@@ -140,3 +140,18 @@ def test_headline_stays_in_its_cell_of_a_narrow_list(monitored: MonitoredBrowser
         assert cell
         assert box["x"] + box["width"] <= cell["x"] + cell["width"]
     save_screenshot(page, "home-headline-800")
+
+
+@pytest.mark.parametrize("width", [700, 800, 880])
+def test_bar_of_a_narrow_window_has_most_of_the_headline(monitored: MonitoredBrowser, raised: str, width: int) -> None:
+    page = monitored.page()
+    page.set_viewport_size({"width": width, "height": 700})
+    page.goto(f"{raised}#/overview")
+    verdict, search = page.locator("#verdict").bounding_box(), page.locator(".bar-search").bounding_box()
+    assert verdict
+    assert search
+    assert verdict["width"] >= width / 2
+    assert (
+        abs(verdict["y"] + verdict["height"] / 2 - search["y"] - search["height"] / 2) < 4
+    )  # on the row of the search
+    assert has_no_sideways_scroll(page)
