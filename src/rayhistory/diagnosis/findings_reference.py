@@ -4,10 +4,11 @@ import sys
 from collections.abc import Iterator
 
 from rayhistory.diagnosis.diagnose import diagnose
+from rayhistory.diagnosis.failures import CLOCK_TOLERANCE_MS
 from rayhistory.diagnosis.rules.registry import FAILURE_RULES, SESSION_RULES
 from rayhistory.diagnosis.rules.rule import FailureRule, SessionRule
 
-_INTRODUCTION = """\
+_INTRODUCTION = f"""\
 # Findings of a diagnosis
 
 *Generated from the rules in `src/rayhistory/diagnosis/rules` by `make docs`; a test fails when the two differ.*
@@ -16,7 +17,7 @@ _INTRODUCTION = """\
 Each finding has one of these codes. Codes are stable; headlines may change.
 
 Failure rules are listed in order of precedence: if several rules match a failure, the first one reports it. Its
-consequences belong to the same finding. Clocks of different nodes may differ by up to 2 s.
+consequences belong to the same finding. Clocks of different nodes may differ by up to {CLOCK_TOLERANCE_MS // 1000} s.
 """
 
 _COMPARISONS = """\

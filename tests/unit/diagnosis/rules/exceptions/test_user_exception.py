@@ -56,6 +56,13 @@ def test_actor_that_the_program_ended_is_the_cause_of_all_that_needed_it(text: s
     assert found.detail == "Failed because of it: 1 task, 1 job. Its result was needed at main.py:8 in consume."
 
 
+def test_driver_that_calls_an_actor_after_it_killed_it_is_a_consequence() -> None:
+    output = f'Traceback (most recent call last):\n  File "/app/main.py", line 9, in <module>\n{DIED}{KILLED}\n'
+    found = only(SessionFacts(jobs=[failed_job(output)], failures=FailureGroups([calls(KILLED)], 1, 1)))
+    assert found.headline == "1 call of Mailbox.put failed, because the program killed the actor with ray.kill()"
+    assert (found.counts.tasks, found.counts.jobs) == (1, 1)
+
+
 def test_calls_of_an_actor_that_died_on_a_lost_node_are_not_explained_by_the_program() -> None:
     facts = SessionFacts(failures=FailureGroups([calls("The actor is dead because its node has died.")], 1, 1))
     assert only(facts).code == "unexplained"
