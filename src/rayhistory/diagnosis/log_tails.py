@@ -31,16 +31,17 @@ async def has_files(logs: LogSource) -> bool:
 async def read_stderr_tails(logs: LogSource, workers: list[WorkerFacts]) -> list[WorkerFacts]:
     """Add the end of stderr to the first workers that died for an unknown reason."""
     chosen = [worker for worker in workers if worker.exit_type in _READ_FOR and worker.node_id][:MAX_WORKER_TAILS]
-    tails = {worker.worker_id: await _worker_tail(logs, worker) for worker in chosen}
-    return [msgspec.structs.replace(each, stderr=tails[each.worker_id]) if each.worker_id in tails else each
-            for each in workers]  # fmt: skip
+    tails = {worker.worker_id: await _with_tail(logs, worker) for worker in chosen}
+    return [tails.get(each.worker_id, each) for each in workers]
 
 
-async def _worker_tail(logs: LogSource, worker: WorkerFacts) -> str | None:
+async def _with_tail(logs: LogSource, worker: WorkerFacts) -> WorkerFacts:
     node = worker.node_id or ""
     mark = f"worker-{worker.worker_id}-"
     files = [file for file in await logs.files(node) if mark in file.path and file.path.endswith(".err")]
-    return await _tail(logs, node, files[0]) if files else None
+    if not files:
+        return worker
+    return msgspec.structs.replace(worker, stderr=await _tail(logs, node, files[0]), stderr_path=files[0].path)
 
 
 async def read_exit_statuses(logs: LogSource, workers: list[WorkerFacts]) -> list[WorkerFacts]:

@@ -72,6 +72,8 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
     memory_used_bytes: int | None = None
     stderr: str | None = None
     """The last 64 KiB of the worker's stderr; None if it was not read."""
+    stderr_path: str | None = None
+    """The path of this log file on the worker's node."""
     exit_status: int | None = None
     exit_signal: int | None = None
     """The signal or exit status of the process, if its raylet logged it."""

@@ -155,6 +155,14 @@ def test_page_markdown_and_command_show_the_verdict(
     assert "user_exception" in done.out
 
 
+def test_evidence_of_a_crash_leads_to_the_last_lines_of_its_log(tmp_path: Path) -> None:
+    found = diagnosis(tmp_path, "crashes-segfault")
+    url = next(each["url"] for each in found["findings"][0]["evidence"] if each["kind"] == "log")
+    page = get(tmp_path, url)[0]
+    assert page.status_code == 200
+    assert "Fatal Python error: Segmentation fault" in page.text
+
+
 def test_failed_run_ends_with_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ref = unpack("crashes-segfault", tmp_path)
     arguments = argparse.Namespace(setting_local_storage_dir=str(tmp_path / "store"))

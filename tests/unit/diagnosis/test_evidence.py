@@ -50,3 +50,16 @@ def test_evidence_of_a_cancelled_task_is_a_traceback_with_lines() -> None:
     (found,) = diagnose(SessionFacts(jobs=[failed_job(text)])).findings
     assert found.code == "task_cancelled"
     assert found.evidence[0].text.strip() == text.strip()
+
+
+def test_last_log_lines_link_to_the_end_of_their_file_in_the_log_viewer() -> None:
+    worker = dead_example_worker(stderr="Fatal Python error: Aborted", stderr_path="old/worker-cd-01000000-4376.err")
+    (found,) = with_links(diagnose(death_facts(worker)), BASE).findings
+    log = next(each for each in found.evidence if each.kind == "log")
+    assert log.url == f"{BASE}/logs/{'ef' * 28}/old/worker-cd-01000000-4376.err?end=1"
+
+
+def test_line_of_the_raylet_links_to_its_time_in_the_log_viewer() -> None:
+    (found,) = with_links(diagnose(death_facts(dead_example_worker(exit_signal=9))), BASE).findings
+    log = next(each for each in found.evidence if each.id == "raylet.out")
+    assert log.url == f"{BASE}/logs/{'ef' * 28}/raylet.out?time=1800000000990"

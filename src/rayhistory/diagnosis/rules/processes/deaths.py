@@ -37,9 +37,13 @@ def last_words(worker: WorkerFacts, facts: SessionFacts) -> str:
 def log_evidence(worker: WorkerFacts, facts: SessionFacts) -> Evidence:
     """Return the last lines of a worker's stderr, as evidence."""
     lines = excerpt(last_words(worker, facts), _LAST_LINES, _MAX_TEXT)
-    url = f"api/v0/logs/file?node_id={worker.node_id}&pid={worker.pid}&suffix=err&lines=1000"
-    return Evidence(kind="log", id=worker.worker_id, text=lines or "(stderr is empty)",
-                    at_ms=worker.end_ms, url=url if worker.node_id and worker.pid else None)  # fmt: skip
+    url = log_page(worker.node_id, worker.stderr_path, "end=1") if worker.node_id and worker.stderr_path else None
+    return Evidence(kind="log", id=worker.worker_id, text=lines or "(stderr is empty)", at_ms=worker.end_ms, url=url)
+
+
+def log_page(node_id: str, path: str, place: str) -> str:
+    """Return the URL of a log file in the log viewer."""
+    return f"logs/{quote(node_id, safe='')}/{quote(path)}?{place}"
 
 
 def exit_evidence(worker: WorkerFacts) -> Evidence:

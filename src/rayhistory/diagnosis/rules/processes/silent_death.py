@@ -12,7 +12,7 @@ import msgspec
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.findings import Confidence, Evidence
 from rayhistory.diagnosis.headlines import duration, size
-from rayhistory.diagnosis.rules.processes.deaths import dead_worker, exit_evidence, last_words, log_evidence
+from rayhistory.diagnosis.rules.processes.deaths import dead_worker, exit_evidence, last_words, log_evidence, log_page
 from rayhistory.diagnosis.session_facts import MemorySample, NodeSamples, SessionFacts, WorkerFacts
 from rayhistory.index.query.failure_groups import FailureGroup
 
@@ -68,7 +68,7 @@ def _reported(worker: WorkerFacts) -> SilentDeath | None:
 
 
 def _certain(by: Literal["itself", "signal"], cause: str, worker: WorkerFacts, line: str) -> SilentDeath:
-    url = f"api/v0/logs/file?node_id={worker.node_id}&filename=raylet.out&lines=1000" if worker.node_id else None
+    url = log_page(worker.node_id, "raylet.out", f"time={worker.end_ms}") if worker.node_id and worker.end_ms else None
     log = Evidence(kind="log", id="raylet.out", text=line, at_ms=worker.end_ms, url=url)
     return SilentDeath(by=by, confidence="certain", cause=cause, evidence=(log, exit_evidence(worker)))
 
