@@ -101,6 +101,16 @@ class ColumnReader:
         found = await asyncio.gather(*(self._of_volume(each, span, metrics, steps) for each in columns.volumes))
         return [tile for tiles in found for tile in tiles]
 
+    async def labels(self, columns: OpenColumns, span: Span, metrics: Collection[str] | None) -> list[SampleTile]:
+        """Read the series between two times without their samples. Raise MetricsDamaged on failure."""
+        found = await asyncio.gather(
+            *(
+                each.labels(each.directory.metrics if metrics is None else metrics, each.between(span))
+                for each in columns.volumes
+            )
+        )
+        return [tile for tiles in found for tile in tiles]
+
     async def _of_volume(
         self, volume: Volume, span: Span, metrics: Collection[str] | None, steps: StepSamples | None
     ) -> list[SampleTile]:

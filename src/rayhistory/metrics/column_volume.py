@@ -141,6 +141,27 @@ class Volume(msgspec.Struct):
             found.append(Frames(windows[number], some, texts, [next(split) for _ in some]))
         return found
 
+    async def labels(self, names: Iterable[str], groups: Iterable[int]) -> list[SampleTile]:
+        """Return the series of some metrics without samples. Series that hours have in common are returned once."""
+        tiles = {tile for number in groups for tile in self.groups[number].rows}
+        metrics = self.directory.metrics
+        chunks = [(name, each) for name in names for each in metrics.get(name, []) if each.tile in tiles]
+        frames = await self._read(LABELS, [each.labels for _, each in chunks])
+        return await asyncio.to_thread(self._decoded_labels, chunks, frames)
+
+    def _decoded_labels(self, chunks: list[tuple[str, Chunk]], frames: list[memoryview]) -> list[SampleTile]:
+        of_tile: dict[int, dict[str, TileMetric]] = {tile: {} for tile in range(len(self.clocks))}
+        known: set[Hashable] = set()
+        for (name, chunk), frame in zip(chunks, frames, strict=True):
+            data, clocks = bytes(frame), self.clocks[chunk.tile]
+            key = name, chunk.rows, data, tuple(clocks.nodes)
+            if key not in known:
+                known.add(key)
+                labels, clock = decode_labels(clocks, chunk, data)
+                of_tile[chunk.tile][name] = TileMetric(labels, clock, np.empty((chunk.rows, 0)))
+        types, tiles = self.directory.types, self.directory.tiles
+        return [SampleTile(self.clocks[n], found, types, tiles[n].dropped) for n, found in of_tile.items()]
+
     def _blocks(self, chunk: Chunk, columns: Span) -> list[int]:
         return blocks_of(self.width(chunk.tile), chunk, columns)
 

@@ -138,13 +138,16 @@ class MetricsReader:
         query: MetricQuery,
         metrics: Collection[str] | None = None,
         steps: StepSamples | None = None,
+        *,
+        only_labels: bool = False,
     ) -> StoredTiles:
         """Read samples of all or some metrics. Covered objects are read from columns.
 
-        For metrics in `steps`, samples other than the latest one at each step may be left out.
+        For metrics in `steps`, samples other than the latest one at each step may be left out. With `only_labels`, all
+        samples are.
         """
         listing = await self.listing(ref)
-        from_columns, columns = await self._column_tiles(ref, query, metrics, steps)
+        from_columns, columns = await self._column_tiles(ref, query, metrics, steps, only_labels=only_labels)
         between = (
             listing.uncovered(query, columns.stored.build, columns.covered)
             if columns
@@ -165,20 +168,30 @@ class MetricsReader:
             MetricsGap(each.node, each.first_ms, min(ends[each], query.end)) for tile in loaded for each in tile.missing
         ]
         gaps += listing.between(query).pauses
-        tiles = [*from_columns, *(each.tile for each in loaded)]
+        of_objects = (each.tile.without_samples() if only_labels else each.tile for each in loaded)
+        tiles = [*from_columns, *of_objects]
         if sum(series.values.size for tile in tiles for series in tile.metrics.values()) > _MAX_LOADED:
             raise UsageError("query processing would load too many samples into memory in query execution")
         return StoredTiles(tiles, gaps)
 
     async def _column_tiles(
-        self, ref: SessionRef, query: MetricQuery, metrics: Collection[str] | None, steps: StepSamples | None
+        self,
+        ref: SessionRef,
+        query: MetricQuery,
+        metrics: Collection[str] | None,
+        steps: StepSamples | None,
+        *,
+        only_labels: bool,
     ) -> tuple[list[SampleTile], OpenColumns | None]:
         reader = self._columns
         columns = await reader.open(ref) if reader and query.node is None else None
         if reader is None or columns is None:
             return [], None
+        span = query.start, query.end
         try:
-            return await reader.tiles(columns, (query.start, query.end), metrics, steps), columns
+            if only_labels:
+                return await reader.labels(columns, span, metrics), columns
+            return await reader.tiles(columns, span, metrics, steps), columns
         except (MetricsDamaged, ProductNotBuilt):
             return [], None
 

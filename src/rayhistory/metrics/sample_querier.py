@@ -42,6 +42,10 @@ class SampleQuerier:
             for _, series in self._matching(tile, matchers):
                 yield from series.labels
 
+    def label_names(self, matchers: tuple[Matcher, ...] = ()) -> set[str]:
+        tables = [series.labels for tile in self._tiles for _, series in self._matching(tile, matchers)]
+        return {name for table in tables for name in table.columns if table.values_of(name) - {""}}
+
     def label_values(self, matchers: tuple[Matcher, ...], label: str) -> set[str]:
         tables = [series.labels for tile in self._tiles for _, series in self._matching(tile, matchers)]
         return set().union(*(table.values_of(label) for table in tables)) - {""}

@@ -62,6 +62,14 @@ class SampleTile(msgspec.Struct):
     dropped: int
     """The number of series that a node did not store because it had too many, as the maximum over all nodes."""
 
+    def without_samples(self) -> "SampleTile":
+        """Return the tile with the labels of its series only."""
+        metrics = {
+            name: TileMetric(each.labels, each.clock, np.empty((len(each.labels), 0)))
+            for name, each in self.metrics.items()
+        }
+        return SampleTile(self.clocks, metrics, self.types, self.dropped)
+
     def memory_bytes(self) -> int:
         per_row = (len(each.labels) * (8 + _LABEL_BYTES * len(each.labels.columns)) for each in self.metrics.values())
         return sum(each.values.nbytes for each in self.metrics.values()) + sum(per_row) + self.clocks.times.nbytes

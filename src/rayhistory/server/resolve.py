@@ -83,6 +83,12 @@ class SessionResolver:
         """Read the samples of all or some metrics, for charts."""
         return await self._metrics.tiles((await self._entry_at(selection)).ref, query, metrics, steps)
 
+    async def metric_labels(
+        self, selection: Selection, query: MetricQuery, metrics: Collection[str] | None = None
+    ) -> StoredTiles:
+        """Read the labels of the series of all or some metrics, without samples."""
+        return await self._metrics.tiles((await self._entry_at(selection)).ref, query, metrics, only_labels=True)
+
     def search_logs(self, ref: SessionRef) -> CombinedLogs:
         """Return the logs of a session for a search. Searches have their own caches, apart from other log requests."""
         return self._cached_logs(ref, self._search_logs, self._search_cache)

@@ -45,12 +45,14 @@ class StoredFiles:
             writer.add(make_tile(TileId(hour, 0, 0), objects[:2]))
             writer.add(make_tile(TileId(hour, 0, 1), objects[2:]))
         self._paths = writer.finish([])
+        self.reads: list[str] = []
         self.files = {name: path.stat().st_size for name, path in self._paths.items()}
 
     async def open(self, ref: SessionRef) -> "StoredFiles":
         return self
 
     async def read(self, name: str, start: int, end: int) -> bytes:
+        self.reads.append(name)
         return self._paths[name].read_bytes()[start:end]
 
 
@@ -104,3 +106,21 @@ def test_samples_of_the_same_minutes_are_decoded_once(stored: StoredFiles) -> No
 def test_pause_of_all_nodes_has_no_samples(stored: StoredFiles) -> None:
     last = START_MS + 2 * HOUR_MS + 2_000_000
     assert loaded(tiles(ColumnReader(stored), (last, last + 1))) == 0
+
+
+def test_labels_are_read_without_samples(stored: StoredFiles) -> None:
+    """Series that both hours have are returned once."""
+    reader, whole = ColumnReader(stored), tiles(ColumnReader(stored), (0, 2**60))
+
+    async def read(span: tuple[int, int]) -> list[SampleTile]:
+        columns = await reader.open(REF)
+        assert columns
+        return await reader.labels(columns, span, None)
+
+    expected = {labels for tile in whole for labels in tile.metrics["load"].labels}
+    stored.reads.clear()
+    found = [labels for tile in asyncio.run(read((0, 2**60))) if tile.metrics for labels in tile.metrics["load"].labels]
+    assert len(found) == len(set(found))
+    assert set(found) == expected
+    assert set(stored.reads) == {"000001-directory", "000001-labels"}
+    assert not any(tile.metrics for tile in asyncio.run(read((0, 1))))

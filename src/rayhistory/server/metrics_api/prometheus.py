@@ -18,18 +18,19 @@ from starlette.routing import BaseRoute
 from rayhistory.concurrency import in_thread_to_end
 from rayhistory.errors import RayHistoryError
 from rayhistory.metrics.object_listing import MetricQuery
+from rayhistory.metrics.sample_querier import SampleQuerier
 from rayhistory.promql.arrays import Floats, Times
 from rayhistory.promql.engine import QueryResult, grid
 from rayhistory.promql.labels import Labels
-from rayhistory.promql.matchers import matchers_of
+from rayhistory.promql.matchers import Matcher, matchers_of
 from rayhistory.promql.query_errors import EvaluationFailed, PromqlError, QuerySyntaxError
 from rayhistory.promql.syntax import parse
 from rayhistory.promql.values import RangeVector, Scalar, Text, Vector, label_order
 from rayhistory.server.http.error_responses import error_headers
 from rayhistory.server.http.paths import PROMETHEUS_API, PROMETHEUS_FORMS
 from rayhistory.server.http.responses import json_response
-from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of, while_connected
-from rayhistory.server.metrics_api.session_metrics import evaluate_query, now_ms, open_querier, query_cache_of
+from rayhistory.server.http.view_routes import plain_route, selection_of, while_connected
+from rayhistory.server.metrics_api.session_metrics import evaluate_query, now_ms, open_labels, query_cache_of
 from rayhistory.utc import parse_utc_ms
 
 _MAX_FORM_BYTES = 1 << 18
@@ -38,10 +39,12 @@ _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w
 _MAX_SELECTORS = 20
 _MAX_MS = 2**53
 _MAX_POINTS = 500_000
+_MAX_SERIES = 50_000
 _MAX_DURATION_CHARACTERS = 100
 _TRUNCATED = "results truncated due to limit"
 
 Parameters = dict[str, list[str]]
+Selector = tuple[Matcher, ...]
 Handler = Callable[[Request, Parameters], Awaitable[Response]]
 
 
@@ -62,36 +65,57 @@ async def query_range(request: Request, parameters: Parameters) -> Response:
 
 async def labels(request: Request, parameters: Parameters) -> Response:
     limit = _limit(parameters)
-    found = await _matching_labels(request, parameters)
-    return await _in_thread(lambda: _list_response(sorted({name for each in found for name, _ in each}), limit))
+
+    def found(querier: SampleQuerier, matchers: list[Selector]) -> Response:
+        return _list_response(sorted(set().union(*(querier.label_names(each) for each in matchers))), limit)
+
+    return await _of_labels(request, parameters, found)
 
 
 async def label_values(request: Request, parameters: Parameters) -> Response:
     name, limit = request.path_params["name"], _limit(parameters)
-    found = await _matching_labels(request, parameters)
-    return await _in_thread(
-        lambda: _list_response(sorted({value for each in found for label, value in each if label == name}), limit)
-    )
+
+    def found(querier: SampleQuerier, matchers: list[Selector]) -> Response:
+        return _list_response(sorted(set().union(*(querier.label_values(each, name) for each in matchers))), limit)
+
+    return await _of_labels(request, parameters, found)
 
 
 async def series(request: Request, parameters: Parameters) -> Response:
     if not parameters.get("match[]"):
         raise QuerySyntaxError("no match[] parameter provided")
-    limit = _limit(parameters)
-    found = await _matching_labels(request, parameters)
-    return await _in_thread(lambda: _list_response([dict(each) for each in sorted(found)], limit))
+    limit = min(_limit(parameters), _MAX_SERIES)
+    return await _of_labels(
+        request, parameters, lambda querier, matchers: _list_response(_series(querier, matchers, limit), limit)
+    )
+
+
+async def _of_labels(
+    request: Request, parameters: Parameters, respond: Callable[[SampleQuerier, list[Selector]], Response]
+) -> Response:
+    """Respond from the labels of stored series, when it is the visitor's turn."""
+    async with query_cache_of(request).turn(request):
+        querier, matchers = await _open_matching(request, parameters)
+        return await in_thread_to_end(lambda: respond(querier, matchers))
+
+
+def _series(querier: SampleQuerier, matchers: list[Selector], limit: int) -> list[dict[str, str]]:
+    found: set[Labels] = set()
+    for labels in (labels for each in matchers for labels in querier.labels(each)):
+        found.add(labels)
+        if len(found) > _MAX_SERIES and not limit:
+            raise EvaluationFailed(f"more than {_MAX_SERIES:,} series match: use a limit, or match fewer series")
+        if len(found) > max(limit, _MAX_SERIES):
+            break
+    return [dict(each) for each in sorted(found)]
 
 
 async def metadata(request: Request, parameters: Parameters) -> Response:
-    stored = await resolver_of(request).metrics(selection_of(request), await _everything(request))
     wanted, limit = parameters.get("metric", [""])[0], _limit(parameters)
-
-    def response() -> Response:
-        types = {name: kind for _, samples in stored.samples for name, kind in samples.types.items()}
-        names = [name for name in sorted(types) if wanted in ("", name)][: limit or None]
-        return _success({name: [{"type": types[name], "help": "", "unit": ""}] for name in names})
-
-    return await _in_thread(response)
+    _, stored = await open_labels(request, await _everything(request), [])
+    types = {name: kind for tile in stored.tiles for name, kind in tile.types.items()}
+    names = [name for name in sorted(types) if wanted in ("", name)][: limit or None]
+    return _success({name: [{"type": types[name], "help": "", "unit": ""}] for name in names})
 
 
 async def build_info(request: Request, parameters: Parameters) -> Response:
@@ -118,7 +142,8 @@ async def _everything(request: Request) -> MetricQuery:
     return MetricQuery() if as_of_ms is None else MetricQuery(end=as_of_ms)
 
 
-async def _matching_labels(request: Request, parameters: Parameters) -> set[Labels]:
+async def _open_matching(request: Request, parameters: Parameters) -> tuple[SampleQuerier, list[Selector]]:
+    """Return a querier for labels, and the matchers of each selector."""
     selectors = parameters.get("match[]", [])
     if len(selectors) > _MAX_SELECTORS:
         raise QuerySyntaxError(f"too many match[] parameters: use at most {_MAX_SELECTORS}")
@@ -129,9 +154,8 @@ async def _matching_labels(request: Request, parameters: Parameters) -> set[Labe
         _time(parameters, "start", everything.start),
         min(_time(parameters, "end", everything.end), everything.end),
     )
-    async with query_cache_of(request).turn(request):
-        querier, _ = await open_querier(request, chosen)
-        return await in_thread_to_end(lambda: {each for some in matchers for each in querier.labels(some)})
+    querier, _ = await open_labels(request, chosen)
+    return querier, matchers
 
 
 def _required(parameters: Parameters, name: str) -> str:

@@ -106,6 +106,16 @@ async def open_querier(
     return SampleQuerier(ref, stored.tiles, chosen.end), stored
 
 
+async def open_labels(
+    request: Request, chosen: MetricQuery, metrics: list[str] | None = None
+) -> tuple[SampleQuerier, StoredTiles]:
+    """Return a querier for the labels of stored series, which has no samples."""
+    chosen = _until_as_of(request, chosen)
+    ref = (await resolver_of(request).entry(selection_of(request))).ref
+    stored = await resolver_of(request).metric_labels(selection_of(request), chosen, metrics)
+    return SampleQuerier(ref, stored.tiles, chosen.end), stored
+
+
 def _until_as_of(request: Request, chosen: MetricQuery) -> MetricQuery:
     as_of_ms = selection_of(request).as_of_ms
     return chosen if as_of_ms is None else MetricQuery(chosen.node, chosen.start, min(chosen.end, as_of_ms))

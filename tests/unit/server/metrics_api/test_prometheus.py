@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from rayhistory.metrics import metrics_reader
 from rayhistory.metrics.samples import SampledSeries, Samples, encode
 from rayhistory.promql.engine import evaluate
 from rayhistory.server.app import create_app
 from rayhistory.server.metrics_api import prometheus, session_metrics
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.settings import resolve
+from support.stored_metrics import server_settings, store_session
 
 REF = SessionRef("default", "test", "session_2026-11-15_19-18-08_055078_15551")
 API = f"{REF.url}prometheus/api/v1"
@@ -227,6 +229,27 @@ def test_limit_cuts_results_with_a_warning(
     assert len(everything) > count
     assert results(limit=0) == results(limit=1000) == (everything, None)
     assert results(limit=count) == (everything[:count], ["results truncated due to limit"])
+
+
+def test_labels_of_a_large_session_are_read_without_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query of all its samples would be refused."""
+    put(tmp_path / "store", "a" * 56, START_S * 1000, samples_of("10.0.0.1", START_S, 1))
+    store_session(tmp_path / "store")
+    monkeypatch.setattr(metrics_reader, "_MAX_LOADED", 50)
+    with TestClient(create_app(server_settings(tmp_path))) as client:
+        assert "too many samples" in client.get(f"{API}/query", params={"query": '{job="ray"}'}).json()["error"]
+        assert len(data(client, "label/__name__/values")) == 3
+        assert "State" in data(client, "labels")
+        assert len(data(client, "series", **{"match[]": '{job="ray"}'})) == 3
+        assert data(client, "metadata")["ray_tasks"]
+
+
+def test_too_many_series_need_a_limit(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus, "_MAX_SERIES", 3)
+    everything = {"match[]": '{job="ray"}'}
+    response = client.get(f"{API}/series", params=everything)
+    assert (response.status_code, "more than 3 series match" in response.json()["error"]) == (422, True)
+    assert len(data(client, "series", **everything, limit=10)) == 3
 
 
 def test_metadata_is_limited(client: TestClient) -> None:
