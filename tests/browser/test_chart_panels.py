@@ -15,7 +15,7 @@ from rayhistory.sessions import Layout
 from support.server_process import running_server
 from support.stored_metrics import REF, START_MS, Columns, samples, store_object, store_session
 
-NODES = {"a" * 56: "10.0.0.1", "b" * 56: "10.0.0.2"}
+NODES = {"a" * 56: "10.0.0.1", "b" * 56: "10.0.0.2", "d" * 56: "10.0.0.3"}
 HOSTILE = '<img src=x onerror="document.title=1">"\'</script>'
 STEPS = 200
 KINDS = ("timeseries", "stat", "gauge", "bargauge", "table", "heatmap", "nodeGraph")
@@ -31,7 +31,11 @@ def dashboard() -> bytes:
     expressions = {"heatmap": ("sum by (le) (rate(latency_bucket[1m]))", "{{le}}")}
     panels = [panel(number, kind, *expressions.get(kind, ("load", "{{instance}} {{name}}")))
               for number, kind in enumerate(KINDS)]  # fmt: skip
-    return json.dumps({"uid": "kinds", "title": f"Kinds {HOSTILE}", "panels": panels}).encode()
+    panels.append(panel(len(KINDS), "timeseries", 'load{instance=~"$Node"}', "{{instance}}"))
+    variable = {"name": "Node", "type": "query", "query": "label_values(load, instance)", "multi": True,
+                "includeAll": True}  # fmt: skip
+    body = {"uid": "kinds", "title": f"Kinds {HOSTILE}", "panels": panels, "templating": {"list": [variable]}}
+    return json.dumps(body).encode()
 
 
 def columns(address: str) -> Columns:
@@ -99,6 +103,24 @@ def test_labels_are_text_and_gaps_and_limits_have_reasons(monitored: MonitoredBr
     notes = card.inner_html() + card.inner_text()
     assert "Hatched: metrics of node cccccccccccc could not be read" in notes
     assert "7 series were not stored" in notes
+
+
+def test_several_values_of_a_variable_are_chosen(monitored: MonitoredBrowser, session: str) -> None:
+    """The choice counts when the menu closes. All excludes other values, and no value means All."""
+    page = monitored.open(f"{session}grafana/d/kinds/?theme=light&from=now-5m&to=now&timezone=UTC")
+    body = page.locator(f'[data-panel="{len(KINDS) + 1}"] .chart-body')
+    body.scroll_into_view_if_needed()
+    expect(body).to_have_attribute("data-series", "3")
+    menu = page.locator("details.chart-variable")
+    for chosen, series in ((["10.0.0.2"], 1), (["10.0.0.1", "10.0.0.3"], 2), (["All"], 3)):
+        menu.locator("summary").click()
+        for name in NODES.values():
+            menu.get_by_label(name).set_checked(name in chosen)
+        save_screenshot(page, f"chart-variable-{series}")
+        page.keyboard.press("Escape")
+        expect(menu.locator("summary b")).to_have_text(" + ".join(chosen))
+        expect(body).to_have_attribute("data-series", str(series))
+        assert page.url.count("var-Node=") == len(chosen)
 
 
 def test_charts_end_at_the_chosen_point_in_time(monitored: MonitoredBrowser, session: str) -> None:

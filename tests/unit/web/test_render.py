@@ -188,7 +188,7 @@ def any_page(request: pytest.FixtureRequest, pages: dict[str, str]) -> Page:
 
 
 def test_markup_in_names_is_escaped(any_page: Page) -> None:
-    names = ("history", "frame", "uplot-1.6.32.min", "chart_format", "chart_panels", "charts")
+    names = ("history", "frame", "uplot-1.6.32.min", "chart_format", "chart_panels", "chart_variables", "charts")
     assert {script["src"] for script in any_page.all("script")} <= {f"/assets/{name}.js" for name in names}
     assert any_page.all("img") == []
     assert HOSTILE in any_page.text

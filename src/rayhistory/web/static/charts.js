@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const { element, formatTime, timeZone, drawPanel } = window.rayHistoryCharts;
+  const { element, formatTime, timeZone, drawPanel, selectOf, variableSelect } = window.rayHistoryCharts;
   const params = new URLSearchParams(location.search);
   const root = document.documentElement;
   const PRESETS = [["5 minutes", "now-5m"], ["15 minutes", "now-15m"], ["30 minutes", "now-30m"], ["1 hour", "now-1h"],
@@ -160,30 +160,10 @@
       reloadAll();
     };
 
-    const selectOf = (label, options, values, multiple, onChange) => {
-      const holder = element("label", "chart-variable");
-      const select = element("select");
-      select.multiple = multiple;
-      if (multiple) select.size = 1;
-      for (const [text, value] of options) {
-        const option = element("option", "", text);
-        option.value = value;
-        option.selected = values.includes(value);
-        select.append(option);
-      }
-      select.addEventListener("change", () => onChange([...select.selectedOptions].map((option) => option.value)));
-      holder.append(element("span", "", label), select);
-      return holder;
-    };
-
-    const variableSelect = (variable) => {
-      const options = [...(variable.include_all ? [["All", "$__all"]] : []), ...variable.options.map((option) => [option, option])];
-      for (const value of variable.values) if (!options.some(([, known]) => known === value)) options.push([value, value]);
-      return selectOf(variable.label, options, variable.values, false, async (values) => {
-        setParam(`var-${variable.name}`, values);
-        await loadDashboard();
-        reloadAll();
-      });
+    const changeVariable = async (variable, values) => {
+      setParam(`var-${variable.name}`, values);
+      await loadDashboard();
+      reloadAll();
     };
 
     const renderToolbar = () => {
@@ -197,7 +177,7 @@
         const [from, to] = [range.from, range.to].map((text) => (/^\d+$/.test(text) ? formatTime(Number(text), view.zone) : text));
         options.push([`${from} to ${to}`, current]);
       }
-      const times = selectOf("Time range", options, [current], false, ([value]) => {
+      const times = selectOf("Time range", options, current, (value) => {
         const [from, to] = value.split(",");
         setRange({ from, to });
       });
@@ -206,7 +186,7 @@
       reset.hidden = current === `${requested.from},${requested.to}`;
       reset.addEventListener("click", () => view.resetZoom());
       const shown = dashboard.variables.filter((variable) => !variable.hidden && (variable.options.length > 1 || variable.values[0] !== "$__all"));
-      toolbar.replaceChildren(...shown.map(variableSelect), element("span", "grow"), reset, times);
+      toolbar.replaceChildren(...shown.map((each) => variableSelect(each, (values) => changeVariable(each, values))), element("span", "grow"), reset, times);
     };
 
     const loadDashboard = async () => {
