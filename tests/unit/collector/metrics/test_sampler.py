@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rayhistory.collector.metrics import sampler as sampler_module
-from rayhistory.collector.metrics.sampler import MetricsSampler, SampleWindow
+from rayhistory.collector.metrics.sampler import MetricsSampler, SampleWindow, sample_interval
 from rayhistory.collector.telemetry import Telemetry
 from rayhistory.errors import StoreUnavailable
 from rayhistory.metrics.samples import Samples, decode
@@ -31,6 +31,14 @@ def make_sampler(tmp_path: Path, port: int, store: LocalStore, **options: Any) -
 
 def stored_samples(store: Path) -> list[Samples]:
     return [decode(path.read_bytes()) for path in sorted(store.rglob("*.msgpack.zst"))]
+
+
+@pytest.mark.parametrize(
+    ("age_s", "interval_s", "expected_s"), [(0, 15, 5), (179, 15, 5), (180, 15, 15), (0, 2, 2), (3600, 2, 2)]
+)
+def test_first_minutes_are_sampled_more_often(age_s: float, interval_s: float, expected_s: float) -> None:
+    """Short sessions need charts, too. A shorter interval stays, as that of `rayhistory run`."""
+    assert sample_interval(age_s, interval_s) == expected_s
 
 
 def test_samples_become_columns_in_one_object_that_grows(tmp_path: Path) -> None:
