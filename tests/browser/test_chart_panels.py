@@ -32,6 +32,9 @@ def dashboard() -> bytes:
     panels = [panel(number, kind, *expressions.get(kind, ("load", "{{instance}} {{name}}")))
               for number, kind in enumerate(KINDS)]  # fmt: skip
     panels.append(panel(len(KINDS), "timeseries", 'load{instance=~"$Node"}', "{{instance}}"))
+    stacking = {"custom": {"stacking": {"mode": "normal"}, "fillOpacity": 80}}
+    stack = panel(len(KINDS) + 1, "timeseries", "layer", "{{name}}")
+    panels.append(stack | {"fieldConfig": {"defaults": stacking, "overrides": []}})
     variable = {"name": "Node", "type": "query", "query": "label_values(load, instance)", "multi": True,
                 "includeAll": True}  # fmt: skip
     body = {"uid": "kinds", "title": f"Kinds {HOSTILE}", "panels": panels, "templating": {"list": [variable]}}
@@ -47,13 +50,23 @@ def columns(address: str) -> Columns:
     return {("load", (("ip", address), ("name", HOSTILE))): load, **buckets}
 
 
+def layers() -> Columns:
+    """Series to stack, of which the one in the middle ends early."""
+    ends = {"a": STEPS, "b": STEPS // 2, "c": STEPS}
+    return {
+        ("layer", (("ip", "10.0.0.1"), ("name", name))): [1.0 if step < end else math.nan for step in range(STEPS)]
+        for name, end in ends.items()
+    }
+
+
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("panels")
     store = directory / "store"
     store_session(store)
     for node, address in NODES.items():
-        store_object(store, node, samples(columns(address), step_ms=2_000, dropped=7))
+        more = layers() if address == "10.0.0.1" else {}
+        store_object(store, node, samples(columns(address) | more, step_ms=2_000, dropped=7))
     store_object(store, "c" * 56, b"damaged", START_MS + 60_000)
     bundle = store / Layout().grafana_dashboards_key(REF)
     bundle.parent.mkdir(parents=True, exist_ok=True)
@@ -73,6 +86,24 @@ def drawn(page: Page, kind: str) -> Locator:
     card.scroll_into_view_if_needed()
     expect(card.locator(".chart-body")).to_have_attribute("data-state", "drawn")
     return card
+
+
+def colored_pixels(card: Locator, share: float) -> int:
+    """Return the number of colored pixels in a column of a chart."""
+    found: int = card.locator("canvas").evaluate(
+        """(canvas, share) => {
+          const context = canvas.getContext("2d");
+          const column = context.getImageData(Math.round(canvas.width * share), 0, 1, canvas.height).data;
+          let count = 0;
+          for (let at = 0; at < column.length; at += 4) {
+            const rgb = [...column.slice(at, at + 3)];
+            count += column[at + 3] > 100 && Math.max(...rgb) - Math.min(...rgb) > 60;
+          }
+          return count;
+        }""",
+        share,
+    )
+    return found
 
 
 def api_values(session: str, kind: str) -> list[float]:
@@ -103,6 +134,17 @@ def test_labels_are_text_and_gaps_and_limits_have_reasons(monitored: MonitoredBr
     notes = card.inner_html() + card.inner_text()
     assert "Hatched: metrics of node cccccccccccc could not be read" in notes
     assert "7 series were not stored" in notes
+
+
+def test_stack_is_filled_where_a_series_below_has_no_value(monitored: MonitoredBrowser, session: str) -> None:
+    """Three layers of 1; the one in the middle ends at half of the time."""
+    page = monitored.open(f"{session}grafana/d/kinds/?theme=light&from=now-5m&to=now&timezone=UTC")
+    card = page.locator(f'[data-panel="{len(KINDS) + 2}"]')
+    card.scroll_into_view_if_needed()
+    expect(card.locator(".chart-body")).to_have_attribute("data-state", "drawn")
+    save_screenshot(page, "chart-stack")
+    before, after = colored_pixels(card, 0.3), colored_pixels(card, 0.8)
+    assert 0.6 < after / before < 0.75
 
 
 def test_several_values_of_a_variable_are_chosen(monitored: MonitoredBrowser, session: str) -> None:

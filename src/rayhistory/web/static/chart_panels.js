@@ -36,23 +36,28 @@
     };
   };
 
-  // Stacked series are drawn as sums of the series below them.
+  // Stacked series are drawn as sums of the series below them. Where the series below has no value, an invisible line
+  // is the lower end of the area.
   const stacked = (series, shown) => {
     const below = { total: null, index: 0 };
     const bands = [];
+    const floors = [];
     const columns = series.map((each, position) => {
       if (!each.stack || !shown.has(position)) return each.values;
       const previous = below.total;
       const sums = each.values.map((value, at) => (value === null ? (previous?.[at] ?? null) : value + (previous?.[at] ?? 0)));
       if (previous) {
         const fill = withOpacity(color(each, position), Math.max(each.fill, 0.05));
-        bands.push({ series: [position + 1, below.index], fill });
+        const drawn = series[below.index - 1].values;
+        const isWhole = each.values.every((value, at) => value === null || drawn[at] !== null);
+        if (!isWhole) floors.push(previous.map((value) => value ?? 0));
+        bands.push({ series: [position + 1, isWhole ? below.index : series.length + floors.length], fill });
       }
       below.total = sums;
       below.index = position + 1;
       return each.values.map((value, at) => (value === null ? null : sums[at]));
     });
-    return { columns, bands };
+    return { columns: [...columns, ...floors], bands, floors };
   };
 
   const hatched = (context) => {
@@ -149,7 +154,7 @@
   };
 
   const lineOptions = (panel, data, shown, view, size, tooltip) => {
-    const { columns, bands } = stacked(data.series, shown);
+    const { columns, bands, floors } = stacked(data.series, shown);
     const axis = { stroke: axisColor, grid: { stroke: gridColor, width: 1 }, ticks: { stroke: gridColor, width: 1 }, font: "11px sans-serif" };
     const lines = data.series.map((each, position) => ({
       label: each.name,
@@ -171,7 +176,7 @@
         { ...axis, values: TIME_LABELS },
         { ...axis, size: axisWidth, incrs: BINARY_UNITS.has(panel.unit) ? POWERS_OF_TWO : undefined, values: (plot, splits) => splits.map((value) => format(value, panel.unit)) },
       ],
-      series: [{}, ...lines],
+      series: [{}, ...lines, ...floors.map(() => ({ stroke: "transparent", points: { show: false } }))],
       bands,
       hooks: {
         drawClear: [(plot) => drawGaps(plot, data.gaps)],
