@@ -21,7 +21,6 @@ from rayhistory.sessions import SessionRef
 
 _CACHE_BYTES = 96 << 20
 _CACHED_VOLUMES = 16
-_CACHED_PLANS = 32
 _MAX_CONCURRENT_READS = 16
 _LABEL_BYTES = 12
 _NO_COLUMNS_S = 60.0
@@ -51,6 +50,11 @@ class ReadPlan(msgspec.Struct):
     """By group. Groups with few samples for each step are left out."""
     key: Hashable
 
+    def memory_bytes(self) -> int:
+        own = (each.clocks.times for each in self.windows.values() if each.clocks is not each.group.clocks)
+        at_steps = ((each.positions, each.clocks.times) for each in self.positions.values())
+        return 2_000 + sum(each.nbytes for each in own) + sum(one.nbytes + other.nbytes for one, other in at_steps)
+
 
 class ColumnReader:
     def __init__(self, store: ColumnStore, cache_bytes: int = _CACHE_BYTES) -> None:
@@ -61,7 +65,7 @@ class ColumnReader:
         self._at_steps: LruCache[Hashable, list[SampleTile]] = LruCache(
             cache_bytes // 4, cost=lambda tiles: sum(tile.memory_bytes() for tile in tiles)
         )
-        self._plans: LruCache[Hashable, ReadPlan] = LruCache(_CACHED_PLANS)
+        self._plans: LruCache[Hashable, ReadPlan] = LruCache(cache_bytes // 4, cost=ReadPlan.memory_bytes)
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
         self._opening = asyncio.Lock()
         self._shared: SharedCalls[Hashable, Any] = SharedCalls()
