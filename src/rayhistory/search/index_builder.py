@@ -14,7 +14,7 @@ from rayhistory.search.grams import TextRows, read_rows
 from rayhistory.search.line_breaks import count_line_breaks
 from rayhistory.search.scan_plan import UNIT_BYTES, LogFile, LogUnit, make_plan
 from rayhistory.search.scanner import read_unit
-from rayhistory.search.shard_format import MAX_UNITS, IndexedUnit, ShardBitmap
+from rayhistory.search.shard_format import MAX_GROUPS, MAX_UNITS, IndexedUnit, ShardBitmap
 from rayhistory.search.unit_search import UnitBuffer, line_bounds
 
 
@@ -91,22 +91,19 @@ def _unit_rows(unit: LogUnit, buffer: UnitBuffer) -> _UnitRows:
 
 class _ShardBuilder:
     def __init__(self, unit_bytes: int) -> None:
-        self._unit_bytes = unit_bytes
         self._units: list[IndexedUnit] = []
-        self._bitmap = ShardBitmap()
+        self._bitmap = ShardBitmap(unit_bytes)
 
     @property
     def is_full(self) -> bool:
-        return len(self._units) == MAX_UNITS
+        return self._bitmap.groups == MAX_GROUPS or len(self._units) == MAX_UNITS
 
     def add(self, unit: LogUnit, read: _UnitRows) -> None:
-        file = unit.file
+        file, (start, end) = unit.file, (unit.start, unit.end)
+        group = self._bitmap.add(read.rows, end - start)
         self._units.append(
-            IndexedUnit(
-                file.node, file.path, file.identity, unit.start, unit.end, read.line_breaks, read.has_odd_case
-            )
-        )  # fmt: skip
-        self._bitmap.add(read.rows)
+            IndexedUnit(file.node, file.path, file.identity, start, end, read.line_breaks, group, read.has_odd_case)
+        )
 
     def write(self, path: Path) -> None:
-        path.write_bytes(self._bitmap.encode(self._units, self._unit_bytes))
+        path.write_bytes(self._bitmap.encode(self._units))

@@ -18,8 +18,8 @@ from rayhistory.search.shard_format import (
     ShardHeader,
     block_of,
     decode_header,
+    groups_with,
     header_bytes,
-    units_in,
 )
 
 _MAX_UNINDEXED_UNITS = 4
@@ -141,18 +141,19 @@ class _Shard:
     async def units_without_match(self, required: RequiredRows) -> list[IndexedUnit]:
         """Return the units that cannot match, because they have no row in one of the ranges."""
         header, _ = await self._open()
-        numbers = {block_of(rows) for rows in required.ranges}
+        numbers = {block_of(rows, header.groups) for rows in required.ranges}
         blocks = dict(zip(numbers, await asyncio.gather(*map(self._block, numbers)), strict=True))
 
         def find() -> list[bool]:
-            found = [units_in(rows, blocks[block_of(rows)], len(header.units)) for rows in required.ranges]
+            count = header.groups
+            found = [groups_with(rows, blocks[block_of(rows, count)], count) for rows in required.ranges]
             return np.logical_and.reduce(found).tolist()  # type: ignore[no-any-return]
 
         can_match = await asyncio.to_thread(find)
         return [
             unit
-            for unit, may in zip(header.units, can_match, strict=True)
-            if not may and not (required.or_odd_case and unit.has_odd_case)
+            for unit in header.units
+            if not can_match[unit.group] and not (required.or_odd_case and unit.has_odd_case)
         ]
 
     async def _open(self) -> tuple[ShardHeader, int]:

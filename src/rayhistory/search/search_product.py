@@ -6,7 +6,8 @@ import sys
 from rayhistory.index.products.product import BuiltProduct, PreviousProduct, ProductContext
 from rayhistory.logs.source import CombinedLogs, PackLogs, object_logs
 from rayhistory.search.index_builder import build_shards, new_units
-from rayhistory.search.shard_format import MAX_UNITS, PREAMBLE_BYTES, IndexedUnit, decode_header, header_bytes
+from rayhistory.search.scan_plan import UNIT_BYTES
+from rayhistory.search.shard_format import MAX_GROUPS, PREAMBLE_BYTES, IndexedUnit, decode_header, header_bytes
 
 NAME = "search"
 _MAX_SHARDS_PER_FULL = 8
@@ -25,8 +26,10 @@ class SearchProduct:
         logs = CombinedLogs(*object_logs(context.store, layout, ref), PackLogs(context.store, layout, ref))
         indexed = _indexed_units(context.previous)
         units = context.run(new_units(logs, [unit for some in indexed.values() for unit in some]))
-        if has_too_many_shards(len(indexed), len(units) + sum(map(len, indexed.values()))):
+        raw = sum(unit.end - unit.start for some in (*indexed.values(), units) for unit in some)
+        if has_too_many_shards(len(indexed), raw):
             indexed, units = {}, context.run(new_units(logs, []))
+            raw = sum(unit.end - unit.start for unit in units)
         number = 1 + max((int(name.partition("-")[0]) for name in indexed), default=0)
         files = context.run(
             build_shards(
@@ -34,14 +37,15 @@ class SearchProduct:
                 report=lambda progress: context.report(progress, "indexing logs for search"),
             )
         )  # fmt: skip
-        raw = sum(unit.end - unit.start for some in indexed.values() for unit in some)
-        raw += sum(unit.end - unit.start for unit in units)
         return BuiltProduct(files, {"indexed_bytes": raw}, tuple(indexed))
 
 
-def has_too_many_shards(shards: int, units: int) -> bool:
-    """Return True if there are so many small shards that they should be built again as full ones."""
-    return shards > max(_MIN_SHARDS, _MAX_SHARDS_PER_FULL * (units // MAX_UNITS))
+def has_too_many_shards(shards: int, size: int) -> bool:
+    """Return True if there are so many shards for `size` bytes of logs that they should be built again as full ones.
+
+    Shards of small files are full with an eighth of the bytes.
+    """
+    return shards > max(_MIN_SHARDS, _MAX_SHARDS_PER_FULL * (size // (MAX_GROUPS * UNIT_BYTES)))
 
 
 def keep_freed_memory() -> None:

@@ -9,8 +9,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from rayhistory.index.products.product_manifest import read_latest_product
+from rayhistory.search.scan_plan import UNIT_BYTES
 from rayhistory.search.search_product import PRODUCT, has_too_many_shards
-from rayhistory.search.shard_format import MAX_UNITS
+from rayhistory.search.shard_format import MAX_GROUPS
 from rayhistory.server.app import create_app
 from rayhistory.sessions import Layout
 from rayhistory.settings import Settings
@@ -18,7 +19,8 @@ from rayhistory.storage import open_store
 from support.recorded_sample import NODE, REF, settings_for, store_sample
 from support.two_namespaces import store_live_session
 
-FILES = {f"worker-{number}.out": b"an ordinary line %d\n" % number * 1000 for number in range(20)}
+FILES = {f"worker-{number}.out": b"an ordinary line %d\n" % number * 60_000 for number in range(3)}
+"""Large enough that each is excluded by itself."""
 NEEDLE = {"raylet.out": b"a line\n" * 1000 + b"the needle\n"}
 
 
@@ -103,8 +105,8 @@ def test_the_viewer_numbers_the_lines_of_a_large_file_with_the_index(settings: S
 
 
 def test_shards_of_a_large_session_are_not_built_again_by_an_extension() -> None:
-    full = 30
-    assert not has_too_many_shards(full, full * MAX_UNITS)
+    full, shard_bytes = 30, MAX_GROUPS * UNIT_BYTES
+    assert not has_too_many_shards(full, full * shard_bytes)
     assert not has_too_many_shards(24, 24)
     assert has_too_many_shards(25, 25)
-    assert has_too_many_shards(8 * full + 1, full * MAX_UNITS)
+    assert has_too_many_shards(8 * full + 1, full * shard_bytes)

@@ -111,6 +111,19 @@ def test_only_units_that_can_match_are_read(logs: MemoryLogs, tmp_path: Path, te
     assert (scan.complete, scan.total) == (True, 1)
 
 
+def test_small_files_are_excluded_together(tmp_path: Path) -> None:
+    names = [f"{number:02}.out" for number in range(40)]
+    files = {(NODE_A, name): b"a line of %s\n" % name.encode() * 20 for name in names}
+    files[NODE_A, "20.out"] += b"the needle42\n"
+    logs = MemoryLogs(files)
+    index = open_index(build(logs, tmp_path, 10_000))
+    units = asyncio.run(index.units())
+    assert (len(units), len({unit.group for unit in units})) == (40, 6)
+    found, scan = search(logs, SearchQuery("needle42"), 10_000, index)
+    assert [path for path, _, _ in found] == ["20.out"]
+    assert scan.scanned_bytes <= 2500
+
+
 def test_a_word_that_is_nowhere_reads_nothing(logs: MemoryLogs, tmp_path: Path) -> None:
     index = open_index(build(logs, tmp_path, 10_000))
     _, scan = search(logs, SearchQuery("nowhere"), 10_000, index)
