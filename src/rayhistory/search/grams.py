@@ -45,9 +45,11 @@ class TextRows(NamedTuple):
     table: RowTable | None
 
     def add_to(self, column: npt.NDArray[np.uint8], bit: int) -> None:
-        """Set a bit in these rows of a column."""
+        """Set a bit in these rows of a column. This changes the table."""
         if self.table is not None:
-            column |= self.table.view(np.uint8) * np.uint8(1 << bit)
+            bits = self.table.view(np.uint8)
+            bits *= np.uint8(1 << bit)
+            column |= bits
         elif self.rows is not None:
             column[self.rows] |= np.uint8(1 << bit)
 
