@@ -17,6 +17,7 @@ from rayhistory.cli.local_ray import subreaper
 from rayhistory.cli.local_ray.local_ray import LocalRay
 from rayhistory.cli.local_ray.ports import ReservedPorts
 from rayhistory.cli.local_ray.stop_signals import StopSignals
+from rayhistory.closed_output import write_or_discard
 from rayhistory.errors import RayHistoryError
 from rayhistory.sessions import SessionRef
 from rayhistory.settings import Settings
@@ -109,8 +110,7 @@ def _one_line(argv: list[str]) -> str:
 
 
 def print_status(text: str) -> None:
-    sys.stderr.write(f"rayhistory: {text}\n")
-    sys.stderr.flush()
+    write_or_discard(sys.stderr, f"rayhistory: {text}\n")
 
 
 @contextlib.asynccontextmanager
@@ -194,8 +194,7 @@ async def _run_job(ray: LocalRay, argv: list[str], signals: StopSignals) -> int:
 
 async def _print_output(ray: LocalRay, job: str) -> None:
     async for text in ray.follow_output(job):
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        write_or_discard(sys.stdout, text)
 
 
 def _exit_code(details: dict[str, Any]) -> int:

@@ -11,6 +11,7 @@ from rayhistory.cli.arguments import add_cluster_name_argument, add_namespace_ar
 from rayhistory.cli.local_ray.recording import RecordedSession, RecordingOptions, record
 from rayhistory.cli.running_servers import registered_servers
 from rayhistory.cli.server_probe import responds
+from rayhistory.closed_output import write_or_discard
 from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.names import cluster_name_from
 from rayhistory.ray_address import SERVER_VARIABLE
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         raise UsageError("no command given: use rayhistory run -- python my_job.py")
     name = arguments.name or name_of_command(argv)
     recorded = asyncio.run(record(RecordingOptions(argv, settings, name, arguments.namespace, arguments.num_cpus)))
-    sys.stderr.write(asyncio.run(where_to_look(recorded.ref, arguments, settings)))
+    write_or_discard(sys.stderr, asyncio.run(where_to_look(recorded.ref, arguments, settings)))
     if recorded.exit_code != 0:
         explain(recorded, settings, setting_flags(arguments))
     return recorded.exit_code
@@ -55,7 +56,7 @@ def explain(recorded: RecordedSession, settings: Settings, flags: list[str]) -> 
         text = f"rayhistory: the session could not be diagnosed: {error}"
     if text:
         command = " ".join(["rayhistory diagnose", *flags, recorded.ref.path])
-        sys.stderr.write(f"{text}\nDetails: {command}\n")
+        write_or_discard(sys.stderr, f"{text}\nDetails: {command}\n")
 
 
 def name_of_command(argv: list[str]) -> str:

@@ -14,11 +14,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class StopSignals:
     """Cancels the current task at a signal. After `defer`, the first signal sets an event instead.
 
-    A cancelled task ends with SystemExit and the signal's exit code.
+    A cancelled task ends with SystemExit and the signal's exit code. Signals within `repeat_s` of the first are
+    ignored: programs such as `timeout` signal our process and then its whole process group.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, repeat_s: float = 1.0) -> None:
         self._number = 0
+        self._repeat_s = repeat_s
+        self._first: float | None = None
         self._deferred: asyncio.Event | None = None
         self._task: asyncio.Task[object] | None = None
         # Under nohup, the end of the terminal stays ignored. Shells ignore SIGINT too, but for every background job.
@@ -49,6 +52,10 @@ class StopSignals:
         return self._deferred
 
     def _on_signal(self, number: int) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._first is not None and now - self._first < self._repeat_s:
+            return
+        self._first = now if self._first is None else self._first
         self._number = number
         if self._deferred is not None and not self._deferred.is_set():
             self._deferred.set()

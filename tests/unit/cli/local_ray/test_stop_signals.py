@@ -30,7 +30,7 @@ def test_first_signal_sets_the_event_and_the_exit_code(number: signal.Signals, e
 
 def test_second_signal_ends_the_task(number: signal.Signals, exit_code: int) -> None:
     async def scenario() -> None:
-        with StopSignals() as signals:
+        with StopSignals(repeat_s=0) as signals:
             stop = signals.defer()
             send(number)
             await asyncio.wait_for(stop.wait(), 10)
@@ -40,6 +40,22 @@ def test_second_signal_ends_the_task(number: signal.Signals, exit_code: int) -> 
     with pytest.raises(SystemExit) as end:
         asyncio.run(scenario())
     assert end.value.code == exit_code
+
+
+def test_repeated_signal_counts_as_one(number: signal.Signals, exit_code: int) -> None:
+    """`timeout` signals the process, and at once its process group."""
+
+    async def scenario() -> int:
+        with StopSignals(repeat_s=600) as signals:
+            stop = signals.defer()
+            for each in (number, number, signal.SIGTERM):
+                send(each)
+                await asyncio.sleep(0)
+                await asyncio.wait_for(stop.wait(), 10)
+            await asyncio.sleep(0.05)
+            return signals.exit_code
+
+    assert asyncio.run(scenario()) == exit_code
 
 
 def test_signal_before_the_job_ends_the_task(number: signal.Signals, exit_code: int) -> None:
