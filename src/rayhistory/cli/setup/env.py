@@ -3,14 +3,17 @@
 import argparse
 import shlex
 from importlib.metadata import PackageNotFoundError, version
+from urllib.parse import urlsplit
 
 import msgspec
 
-from rayhistory.cli.arguments import add_json_argument
+from rayhistory.cli.arguments import add_json_argument, value_type
 from rayhistory.ray_env import export_environment, system_config
 from rayhistory.settings import Settings
 
 DEFAULT_RAY_VERSION = "2.60.0"
+_EVENTS_PATH = "/v1/events"
+_DEFAULT_EVENTS_URL = f"http://127.0.0.1:8084{_EVENTS_PATH}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ray-version", default="", metavar="VERSION", help="Ray version of the cluster (default: the installed one)"
     )
     parser.add_argument(
-        "--events-url", default="http://127.0.0.1:8084/v1/events", metavar="URL",
-        help="URL of the collector (default: %(default)s)",
+        "--events-url", type=value_type(parse_events_url), default=_DEFAULT_EVENTS_URL, metavar="URL",
+        help=f"URL of the collector, with or without {_EVENTS_PATH} (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--system-config", action="store_true", help="print only the value for `ray start --head --system-config=`"
@@ -45,6 +48,14 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     for name, value in variables.items():
         print(f"export {name}={shlex.quote(value)}")
     return 0
+
+
+def parse_events_url(text: str) -> str:
+    """Return the URL to which Ray sends events. Ray loses all events without an error if the URL is wrong."""
+    url = urlsplit(text)
+    if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment or url.port == 0:
+        raise ValueError(f"use a URL such as {_DEFAULT_EVENTS_URL}")
+    return url.geturl() if url.path.strip("/") else url._replace(path=_EVENTS_PATH).geturl()
 
 
 def installed_ray_version() -> str | None:
