@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from rayhistory.api.session_names import SESSION_ROOT, ListSessions, find_session
 from rayhistory.errors import SessionNotFound, UsageError
@@ -66,9 +66,15 @@ def server_and_session(arguments: argparse.Namespace) -> tuple[str | None, str]:
         return server_url(arguments), name.strip("/")
     if arguments.server:
         raise UsageError("SESSION is already a URL: omit --server")
-    server, separator, name = re.split("[?#]", name, maxsplit=1)[0].partition(SESSION_ROOT)
-    if not separator:
+    server, name = _split_url(name)
+    if not name and urlsplit(server).path:
         raise UsageError(f"{server} is not the URL of a session: use http://host:8080/s/namespace/cluster/session")
+    return server, name
+
+
+def _split_url(url: str) -> tuple[str, str]:
+    """Return the URL of a server, and the name of the session on it (empty for the URL of a server)."""
+    server, _, name = re.split("[?#]", url, maxsplit=1)[0].partition(SESSION_ROOT)
     return server.rstrip("/"), unquote(name).strip("/")
 
 
@@ -77,12 +83,18 @@ def server_url(arguments: argparse.Namespace) -> str | None:
 
     If a flag names a store, the environment variable with a server is ignored.
     """
-    server: str | None = arguments.server
+    server, source = arguments.server, "--server"
     if not server and not any(key.startswith("setting_") for key in vars(arguments)):
-        server = os.environ.get(SERVER_VARIABLE)
-    if server and not server.startswith(("http://", "https://")):
-        raise UsageError(f"--server={server}: use a URL such as http://host:8080")
-    return server.rstrip("/") if server else None
+        server, source = os.environ.get(SERVER_VARIABLE), SERVER_VARIABLE
+    if not server:
+        return None
+    if not server.startswith(("http://", "https://")):
+        raise UsageError(f"{source}={server}: use a URL such as http://host:8080")
+    base, name = _split_url(server)
+    if name:
+        right_call = f"{source}={base}, and the session {name.removesuffix('/latest')}"
+        raise UsageError(f"{source}={server} is the URL of a session, not of a server: use {right_call}")
+    return base
 
 
 async def session_path(name: str, list_sessions: ListSessions) -> str:
