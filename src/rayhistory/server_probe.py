@@ -1,5 +1,7 @@
 """Check whether a history server responds, and whether it has a session."""
 
+from collections.abc import Mapping
+
 import httpx
 
 from rayhistory.settings import Settings
@@ -14,9 +16,20 @@ async def responds(server: str, settings: Settings, session_url: str = "") -> bo
     path = f"{session_url}{_SESSION_PROBE}" if session_url else "/livez"
     try:
         async with httpx.AsyncClient(headers=auth_headers(settings), timeout=_TIMEOUT_S) as http:
-            response = await http.get(f"{server}{path}")
+            return _is_from_server(await http.get(f"{server}{path}"))
     except (httpx.HTTPError, httpx.InvalidURL):
         return False
+
+
+def has_session(server: str, session_url: str, headers: Mapping[str, str]) -> bool:
+    """Return whether a history server at this URL has the session, for callers without an event loop of ours."""
+    try:
+        return _is_from_server(httpx.get(f"{server}{session_url}{_SESSION_PROBE}", headers=headers, timeout=_TIMEOUT_S))
+    except (httpx.HTTPError, httpx.InvalidURL):
+        return False
+
+
+def _is_from_server(response: httpx.Response) -> bool:
     return response.status_code == 200 and not response.headers.get("content-type", "").startswith("text/html")
 
 

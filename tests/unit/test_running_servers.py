@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rayhistory.cli.running_servers import register_server, registered_servers
+from rayhistory.running_servers import register_server, registered_servers
 
 
 def test_server_is_registered_while_it_runs(tmp_path: Path) -> None:

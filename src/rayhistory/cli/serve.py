@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rayhistory import jsonlog
 from rayhistory.bundle.session_zip import extract_zip
-from rayhistory.cli.running_servers import register_server
 from rayhistory.cli.session_store import list_sessions
+from rayhistory.running_servers import register_server
 from rayhistory.server import frontend
 from rayhistory.server.app import create_app
 from rayhistory.server.main import bind, prepare_access, warn_about_open_access

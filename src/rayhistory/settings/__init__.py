@@ -1,6 +1,13 @@
 """All settings of the three programs, and how they are parsed."""
 
-from rayhistory.settings.command_line import Parser, add_flags, default_data_dir, parse_command_line, resolve
+from rayhistory.settings.command_line import (
+    Parser,
+    add_flags,
+    default_cache_dir,
+    default_data_dir,
+    parse_command_line,
+    resolve,
+)
 from rayhistory.settings.parsers import (
     BACKEND_OF_SCHEME,
     parse_duration,
@@ -19,6 +26,7 @@ __all__ = [
     "SettingSpec",
     "Settings",
     "add_flags",
+    "default_cache_dir",
     "default_data_dir",
     "format_value",
     "parse_command_line",

@@ -8,11 +8,11 @@ import webbrowser
 from rayhistory.cli import serve
 from rayhistory.cli.arguments import setting_flags
 from rayhistory.cli.client import open_client
-from rayhistory.cli.running_servers import registered_servers
-from rayhistory.cli.server_probe import responds
 from rayhistory.cli.session_args import add_session_arguments, server_and_session
 from rayhistory.errors import RayHistoryError, UsageError
+from rayhistory.running_servers import registered_servers
 from rayhistory.server.history_api.api_types import MetricNames
+from rayhistory.server_probe import responds
 from rayhistory.settings import Settings
 
 

@@ -9,12 +9,12 @@ from pathlib import PurePath
 
 from rayhistory.cli.arguments import add_cluster_name_argument, add_namespace_argument, setting_flags
 from rayhistory.cli.local_ray.recording import RecordedSession, RecordingOptions, record
-from rayhistory.cli.running_servers import registered_servers
-from rayhistory.cli.server_probe import responds
 from rayhistory.closed_output import write_or_discard
 from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.names import cluster_name_from
 from rayhistory.ray_address import SERVER_VARIABLE
+from rayhistory.running_servers import registered_servers
+from rayhistory.server_probe import responds
 from rayhistory.sessions import SessionRef
 from rayhistory.settings import Settings
 
