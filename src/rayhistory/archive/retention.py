@@ -22,6 +22,8 @@ class RetentionPolicy(msgspec.Struct, frozen=True):
     failed_max_age: float | None = None
     max_sessions: int | None = None
     max_bytes: int | None = None
+    max_bytes_text: str = ""
+    """The limit as the user wrote it."""
     namespace: str | None = None
 
 
@@ -42,7 +44,9 @@ class RetentionCandidate(msgspec.Struct, frozen=True):
     idle_after: float = 0.0
     """The session is kept for this many seconds after its last write, because a collector may still upload."""
     index_size: int = 0
-    """The size of the index, which can be rebuilt. It is part of `size`."""
+    """The size of the latest index, as lists of sessions show it. It is part of `size`."""
+    derived_size: int = 0
+    """The size of everything else that can be rebuilt: products, and older indexes. It is part of `size`."""
 
 
 class RetentionDecision(msgspec.Struct, frozen=True):
@@ -101,7 +105,7 @@ def _exceeded_limit(policy: RetentionPolicy, count: int, size: int) -> str | Non
     if policy.max_sessions is not None and count > policy.max_sessions:
         return f"{count} sessions, --max-sessions is {policy.max_sessions}"
     if policy.max_bytes is not None and size > policy.max_bytes:
-        return f"sessions take {format_size(size)}, --max-bytes is {format_size(policy.max_bytes)}"
+        return f"sessions take {format_size(size)}, --max-bytes is {policy.max_bytes_text or policy.max_bytes}"
     return None
 
 

@@ -3,7 +3,7 @@
 from rayhistory.archive.pins import list_pins
 from rayhistory.archive.retention import DAY_S, RetentionCandidate, RetentionPolicy
 from rayhistory.archive.session_objects import SessionIdentity, for_each, session_prefixes
-from rayhistory.index.manifest import read_latest_manifest
+from rayhistory.index.manifest import Manifest, read_latest_manifest
 from rayhistory.sessions import Layout, Owner
 from rayhistory.sessions.catalog import RUNNING, VANISHED, CatalogEntry, SessionCatalog
 from rayhistory.storage import Store
@@ -46,23 +46,26 @@ class RetentionScan:
         state = self._catalog.state(entry)
         prefixes = await session_prefixes(self._store, self._layout, entry.ref, owners)
         index = self._layout.index_prefix(entry.ref) + "/"
-        size, index_size, last_write = 0, 0, 0.0
+        manifest = await read_latest_manifest(self._store, self._layout, entry.ref)
+        size, rebuildable, last_write = 0, 0, 0.0
         for prefix in (*prefixes.records, *prefixes.data):
             async for info in self._store.list_all(prefix):
                 if info.key.startswith(index):
-                    index_size += info.size
+                    rebuildable += info.size
                 else:
                     size += info.size
                     last_write = max(last_write, info.modified)
+        index_size = min(manifest.size, rebuildable) if manifest else 0
         return RetentionCandidate(
             ref=entry.ref,
             state=state,
             started=entry.appeared,
             ended=await self._ended(entry, state, last_write),
-            size=size + index_size,
+            size=size + rebuildable,
             index_size=index_size,
+            derived_size=rebuildable - index_size,
             last_write=last_write,
-            failed=True if state == VANISHED else await self._failed(entry),
+            failed=True if state == VANISHED else _failed(manifest),
             pinned=is_pinned,
             idle_after=self._vanished_after if entry.recorded else DAY_S,
         )
@@ -76,12 +79,12 @@ class RetentionScan:
             return self._now
         return await self._catalog.ended_at(entry) or last_write
 
-    async def _failed(self, entry: CatalogEntry) -> bool | None:
-        manifest = await read_latest_manifest(self._store, self._layout, entry.ref)
-        return bool(manifest.counts.jobs.get("FAILED")) if manifest and manifest.closing else None
-
     def _is_concerned(self, entry: CatalogEntry, policy: RetentionPolicy, sessions: int) -> bool:
         if policy.max_bytes is not None or (policy.max_sessions is not None and sessions > policy.max_sessions):
             return True
         ages = [age for age in (policy.max_age, policy.failed_max_age) if age is not None]
         return bool(ages) and self._now - entry.appeared > min(ages)
+
+
+def _failed(manifest: Manifest | None) -> bool | None:
+    return bool(manifest.counts.jobs.get("FAILED")) if manifest and manifest.closing else None

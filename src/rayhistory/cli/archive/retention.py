@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep at most N sessions; remove the oldest first, failed ones last",
     )  # fmt: skip
     parser.add_argument(
-        "--max-bytes", type=value_type(parse_size), metavar="SIZE",
+        "--max-bytes", type=value_type(_parse_size_limit), metavar="SIZE",
         help="keep at most this size in total, such as 500G; remove the oldest first, failed ones last",
     )  # fmt: skip
     parser.add_argument(
@@ -53,11 +53,13 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     failed_max_age = arguments.failed_max_age
     if failed_max_age is None and arguments.max_age is not None:
         failed_max_age = 2 * arguments.max_age
+    max_bytes, max_bytes_text = arguments.max_bytes or (None, "")
     policy = RetentionPolicy(
         max_age=arguments.max_age,
         failed_max_age=failed_max_age,
         max_sessions=arguments.max_sessions,
-        max_bytes=arguments.max_bytes,
+        max_bytes=max_bytes,
+        max_bytes_text=max_bytes_text,
         namespace=arguments.namespace,
     )
     return asyncio.run(_run(settings, policy, dry_run=not arguments.yes))
@@ -131,6 +133,14 @@ def _print_decisions(
 
 
 def _sizes(candidate: RetentionCandidate) -> str:
-    """Return the size of a session, as lists of sessions show it, and the size of its index."""
+    """Return the sizes of a session and its index, as lists of sessions show them, and of what is not listed there."""
+    stored = format_size(candidate.size - candidate.index_size - candidate.derived_size)
     index = f" and an index of {format_size(candidate.index_size)}" if candidate.index_size else ""
-    return f"{format_size(candidate.size - candidate.index_size)}{index}"
+    derived = (
+        f", {format_size(candidate.derived_size)} of other data that can be rebuilt" if candidate.derived_size else ""
+    )
+    return f"{stored}{index}{derived}"
+
+
+def _parse_size_limit(text: str) -> tuple[int, str]:
+    return parse_size(text), text

@@ -282,7 +282,11 @@ def test_size_of_a_session_is_the_same_everywhere(
     (session,) = json.loads(rayhistory.good("sessions", "--json"))
     assert session["size_bytes"] == stored
     removed = rayhistory.good("retention", "--max-age", "1h")
-    assert f"would remove, {format_size(stored)} and an index of " in removed
+    index = sum(path.stat().st_size for path in Path(settings.local_storage_dir).rglob("*") if path.is_file()) - stored
+    other = format_size(index - session["index_bytes"])
+    sizes = f"{format_size(stored)} and an index of {format_size(session['index_bytes'])}"
+    assert f"would remove, {sizes}, {other} of other data that can be rebuilt: ended" in removed
+    assert "--max-bytes is 1k\n" in rayhistory.good("retention", "--max-bytes", "1k")
 
 
 def test_sessions_are_filtered_and_limited(
