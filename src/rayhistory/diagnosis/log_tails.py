@@ -17,6 +17,7 @@ _MAX_RAYLET_LOGS = 20
 _RAYLET_BYTES = 1 << 20
 _PROCESS_END = re.compile(r"\bprocess (\d{1,9}) exited (with status|from signal) (\d{1,4})\b")
 _LONG_OUTPUT_BYTES = (1 << 20, 16 << 20)
+_MARKER_LINES = re.compile(r"^:(?:job_id|actor_name|task_name):.*\n?", re.MULTILINE)
 _READ_FOR = ("SYSTEM_ERROR", "USER_ERROR")
 
 
@@ -38,10 +39,20 @@ async def read_stderr_tails(logs: LogSource, workers: list[WorkerFacts]) -> list
 async def _with_tail(logs: LogSource, worker: WorkerFacts) -> WorkerFacts:
     node = worker.node_id or ""
     mark = f"worker-{worker.worker_id}-"
-    files = [file for file in await logs.files(node) if mark in file.path and file.path.endswith(".err")]
-    if not files:
+    files = {file.path[-4:]: file for file in reversed(await logs.files(node)) if mark in file.path}
+    if ".err" not in files:
         return worker
-    return msgspec.structs.replace(worker, stderr=await _tail(logs, node, files[0]), stderr_path=files[0].path)
+    stderr = await _worker_output(logs, node, files[".err"])
+    found = msgspec.structs.replace(worker, stderr=stderr, stderr_path=files[".err"].path)
+    if stderr is None or stderr.strip() or ".out" not in files:
+        return found
+    stdout = await _worker_output(logs, node, files[".out"])
+    return msgspec.structs.replace(found, stdout=stdout or "", stdout_path=files[".out"].path)
+
+
+async def _worker_output(logs: LogSource, node: str, file: StoredLogFile) -> str | None:
+    text = await _tail(logs, node, file)
+    return None if text is None else _MARKER_LINES.sub("", text)
 
 
 async def read_exit_statuses(logs: LogSource, workers: list[WorkerFacts]) -> list[WorkerFacts]:

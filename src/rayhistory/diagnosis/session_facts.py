@@ -71,9 +71,12 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
     end_ms: int | None = None
     memory_used_bytes: int | None = None
     stderr: str | None = None
-    """The last 64 KiB of the worker's stderr; None if it was not read."""
+    """The last 64 KiB of the worker's stderr, without Ray's marker lines; None if it was not read."""
     stderr_path: str | None = None
     """The path of this log file on the worker's node."""
+    stdout: str = ""
+    """The end of the worker's stdout, if its stderr is empty."""
+    stdout_path: str | None = None
     exit_status: int | None = None
     exit_signal: int | None = None
     """The signal or exit status of the process, if its raylet logged it."""

@@ -6,7 +6,8 @@ import msgspec
 
 from rayhistory.diagnosis.log_tails import TAIL_BYTES, read_driver_outputs, read_stderr_tails
 from rayhistory.diagnosis.rules.exceptions.raised import failed_job
-from rayhistory.diagnosis.rules.processes.crash import dead_example_worker
+from rayhistory.diagnosis.rules.processes.crash import dead_example_worker, death_facts
+from rayhistory.diagnosis.rules.processes.deaths import log_evidence
 from rayhistory.diagnosis.session_facts import JobFacts
 from rayhistory.diagnosis.tracebacks import parse_exception
 from support.memory_logs import NODE_A, MemoryLogs
@@ -43,3 +44,14 @@ def test_only_the_end_of_the_stderr_of_a_dead_worker_is_read() -> None:
     assert found.stderr and found.stderr.endswith("\nFatal Python error: Aborted\n")
     assert len(found.stderr) == TAIL_BYTES
     assert [end - start for _, _, start, end in logs.reads] == [TAIL_BYTES]
+
+
+def test_stdout_is_read_if_stderr_has_only_markers_of_ray() -> None:
+    worker = dead_example_worker(node_id=NODE_A)
+    path = f"worker-{worker.worker_id}-01000000-4376"
+    marks = b":job_id:01000000\n:actor_name:Counter\n"
+    logs = MemoryLogs({(NODE_A, f"{path}.err"): marks, (NODE_A, f"{path}.out"): marks + b"counter is now 3\n"})
+    (found,) = asyncio.run(read_stderr_tails(logs, [worker]))
+    assert (found.stderr, found.stdout) == ("", "counter is now 3\n")
+    evidence = log_evidence(found, death_facts(found))
+    assert (evidence.text.strip(), evidence.url) == ("counter is now 3", f"logs/{NODE_A}/{path}.out?end=1")

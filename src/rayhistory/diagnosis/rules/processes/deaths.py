@@ -35,10 +35,13 @@ def last_words(worker: WorkerFacts, facts: SessionFacts) -> str:
 
 
 def log_evidence(worker: WorkerFacts, facts: SessionFacts) -> Evidence:
-    """Return the last lines of a worker's stderr, as evidence."""
-    lines = excerpt(last_words(worker, facts), _LAST_LINES, _MAX_TEXT)
-    url = log_page(worker.node_id, worker.stderr_path, "end=1") if worker.node_id and worker.stderr_path else None
-    return Evidence(kind="log", id=worker.worker_id, text=lines or "(stderr is empty)", at_ms=worker.end_ms, url=url)
+    """Return the last lines of a worker's stderr, or of its stdout if stderr is empty, as evidence."""
+    lines, path = excerpt(last_words(worker, facts), _LAST_LINES, _MAX_TEXT), worker.stderr_path
+    if not lines:
+        output = excerpt(plain_text(worker.stdout), _LAST_LINES, _MAX_TEXT)
+        lines, path = (output, worker.stdout_path) if output else ("(stderr is empty)", path)
+    url = log_page(worker.node_id, path, "end=1") if worker.node_id and path else None
+    return Evidence(kind="log", id=worker.worker_id, text=lines, at_ms=worker.end_ms, url=url)
 
 
 def log_page(node_id: str, path: str, place: str) -> str:

@@ -109,7 +109,7 @@ def _inferred(worker: WorkerFacts, facts: SessionFacts) -> SilentDeath:
         return SilentDeath(by="itself", confidence="likely", cause=cause)
     after = end - (group.started_ms or 0)
     if after <= _SOON_MS:
-        cause = f"it died {duration(after)} after {group.function} had started"
+        cause = f"it died {duration(after)} after {group.function} was sent to it"
         return SilentDeath(by="itself", confidence="likely", cause=cause)
     return SilentDeath(by="either", confidence="unexplained", cause=f"{group.function} ran in it")
 

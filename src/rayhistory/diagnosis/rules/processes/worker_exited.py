@@ -59,7 +59,7 @@ RULE = FailureRule(
     code="worker_exited",
     meaning="A worker process called sys.exit() or os._exit(). Ray does not record os._exit(). The finding is "
     "certain if the raylet reports an exit code. It is likely if the worker died without a crash report, and either "
-    "all attempts of its function ended this way, or the worker died right after the function had started.",
+    "all attempts of its function ended this way, or the worker died right after the function was sent to it.",
     match=_match,
     describe=_describe,
     example=Example(

@@ -80,7 +80,7 @@ def test_words_agree_with_the_number_of_processes() -> None:
 def test_process_that_dies_as_its_task_starts_ended_itself() -> None:
     found = cause(dead(WORKER, task(started_ms=END - 40)))
     assert (found.code, found.confidence) == ("worker_exited", "likely")
-    assert "40 ms after train had started" in found.headline
+    assert "40 ms after train was sent to it" in found.headline
 
 
 def test_process_whose_own_log_is_missing_is_not_said_to_have_ended_itself() -> None:
