@@ -17,7 +17,7 @@ from rayhistory.metrics.object_listing import MetricQuery
 
 NAME = "diagnosis"
 FILE = "diagnosis.json"
-RULES_VERSION = 19
+RULES_VERSION = 20
 """Incremented when a rule or its texts change, so that stored diagnoses are rebuilt."""
 
 

@@ -6,8 +6,10 @@ import msgspec
 
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.findings import Confidence, Counts, Evidence, Finding, Severity
+from rayhistory.diagnosis.fingerprints import fingerprint
 from rayhistory.diagnosis.headlines import one_line, plural, things
 from rayhistory.diagnosis.roots import Chain, find_chains
+from rayhistory.diagnosis.rules.processes.deaths import function_of
 from rayhistory.diagnosis.rules.registry import FAILURE_RULES
 from rayhistory.diagnosis.rules.rule import FailureRule, Group, Match
 from rayhistory.diagnosis.session_facts import SessionFacts
@@ -81,12 +83,19 @@ def _explained(members: list[tuple[Chain, Match, FailureRule]], facts: SessionFa
         counts=counts,
         evidence=list(_evidence(group)),
         suggestion=group.match.suggestion or words.suggestion,
-        fingerprint=roots[0].fingerprint if roots[0].kind in ("tasks", "job", "actor") and roots[0].exception else None,
+        fingerprint=_fingerprint(rule.code, roots[0], facts),
         consequences=sum(failure.count for failure in consequences),
         subjects=_subjects(failures),
     )
     jobs = [failure.key for failure in failures if failure.kind == "job"]
     return Explained(finding, failures, by_time=bool(jobs) and members[0][0].by_time.issuperset(jobs))
+
+
+def _fingerprint(code: str, root: Failure, facts: SessionFacts) -> str:
+    """Return the fingerprint of an exception. Other failures are identified by their code and what failed."""
+    if root.kind in ("tasks", "job", "actor") and root.exception:
+        return root.fingerprint
+    return fingerprint("", f"{code} {function_of(root, facts)}")
 
 
 def _subjects(failures: list[Failure]) -> list[str]:

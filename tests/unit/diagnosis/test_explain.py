@@ -11,6 +11,7 @@ from rayhistory.diagnosis.explain import explain_failures
 from rayhistory.diagnosis.failures import find_failures
 from rayhistory.diagnosis.roots import find_chains
 from rayhistory.diagnosis.rules.exceptions.raised import failed_job, failed_task
+from rayhistory.diagnosis.rules.processes.crash import dead_example_worker, death_facts
 from rayhistory.diagnosis.session_facts import (
     ENDED,
     RUNNING,
@@ -172,3 +173,18 @@ def test_failures_of_several_jobs_stay_apart() -> None:
     assert [(each.root, each.counts.tasks, each.counts.jobs) for each in found.findings] == [
         (True, 2, 1), (True, 1, 1), (False, 3, 0),
     ]  # fmt: skip
+
+
+def test_fingerprint_of_a_dead_process_is_that_of_its_function() -> None:
+    """It is the same in another session, where the process has other ids and another message."""
+
+    def fingerprint(function: str, pid: int, detail: str) -> str | None:
+        worker = dead_example_worker(worker_id=f"{pid:056x}", pid=pid, exit_detail=detail)
+        task = failed_task("gone", error_type="WORKER_DIED", worker_id=worker.worker_id, function=function)
+        (found,) = diagnose(death_facts(worker, failures=FailureGroups([task], 1, 1))).findings
+        return found.fingerprint
+
+    first = fingerprint("train", 17, "connection closed")
+    assert first is not None
+    assert fingerprint("train", 4376, "socket 9 closed") == first
+    assert fingerprint("load", 17, "connection closed") != first
