@@ -70,7 +70,11 @@ def test_page_shows_verdict_timeline_evidence_and_where_time_went(
     page.set_viewport_size({"width": width, "height": 900})
     page.goto(f"{raised}diagnosis")
     expect(page.get_by_label("Verdict")).to_contain_text(RAISED)
-    page.get_by_label("Timeline of findings").get_by_role("link", name=RAISED).last.click()
+    timeline = page.get_by_label("Timeline of findings")
+    times = timeline.locator(".finding-times time").evaluate_all("all => all.map(each => each.dateTime)")
+    assert times
+    assert times == sorted(times)
+    timeline.get_by_role("link", name=RAISED).last.click()
     assert page.url.endswith("#finding-0")
     expect(page.locator("#finding-0 pre").first).to_contain_text("raise ValueError")
     expect(page.get_by_role("img", name="Tasks by state over time")).to_be_visible()
