@@ -13,6 +13,7 @@ import msgspec
 
 from rayhistory.events import event_types, lenient
 from rayhistory.events.bulk_times import parse_all
+from rayhistory.events.event_batch import EventBatch
 from rayhistory.events.event_rows import add_events
 from rayhistory.events.row_buffer import MALFORMED_ERRORS, Anomaly, RowBuffer
 from rayhistory.gaps import GapCode
@@ -34,9 +35,13 @@ class EventDecoder:
     clock. Its time does not count for the first and last event of the session.
     """
 
-    def __init__(self, source: str, rows: RowBuffer, stored_ns: int | None = None) -> None:
+    def __init__(
+        self, source: str, rows: RowBuffer, stored_ns: int | None = None, batch: EventBatch | None = None
+    ) -> None:
+        """With a batch, events are converted together with those of other objects, when the batch is flushed."""
         self.source = source
         self.rows = rows
+        self._batch = batch or EventBatch(rows, min_events=0)
         self._gaps: defaultdict[GapCode, Counter[str]] = defaultdict(Counter)
         self._event_ids: set[str] = set()
         self._first_ns: int | None = None
@@ -68,6 +73,9 @@ class EventDecoder:
     def finish(self) -> None:
         """Add one row per gap, and the times of the first and last event."""
         self._count_anomalies(self.rows.take_anomalies())
+        self._batch.finish(self)
+
+    def write_gaps(self) -> None:
         for code, details in self._gaps.items():
             for detail, count in details.items():
                 self.rows.add("gaps", source=self.source, kind=code.value, detail=detail, count=count)
@@ -105,13 +113,16 @@ class EventDecoder:
             self._add_life_signs([ns for ns in times if ns is not None])
         else:
             self._add_life_signs(cast("Sequence[int]", times))
+        self._batch.add(self, events, times)
+        return len(events)
+
+    def convert(self, events: Sequence[event_types.Event], times: Sequence[int | None]) -> None:
         try:
             anomalies = add_events(self.rows, events, times)
         except MALFORMED_ERRORS:  # raised by one of the events: rows that were added already are merged with themselves
             self.rows.take_anomalies()
             anomalies = [anomaly for pair in zip(events, times, strict=True) for anomaly in self._add_one(*pair)]
         self._count_anomalies(anomalies + self.rows.take_anomalies())
-        return len(events)
 
     def _add_life_signs(self, times: Sequence[int]) -> None:
         if not times:

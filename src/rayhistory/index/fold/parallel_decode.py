@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from rayhistory.errors import ObjectNotFound
+from rayhistory.events.event_batch import EventBatch
 from rayhistory.gaps import GapCode
 from rayhistory.index.child_process import end_with_parent
 from rayhistory.index.cores import available_cores
@@ -119,10 +120,12 @@ async def decode(work: DecodeWork, sources: list[Source], name: str) -> DecodeSt
     writer = PartialWriter(work.scratch, name, work.partitions, memory // _BUFFER_SHARE)
     store = open_store(work.settings)
     fetches = FetchAhead(SourceRanges(store).read, sources, memory // _FETCH_SHARE)
+    batch = EventBatch(writer.rows)
     decoded = DecodeStats()
     try:
         for source in sources:
-            decoded += await _decode_source(source, fetches, writer)
+            decoded += await _decode_source(source, fetches, writer, batch)
+        batch.flush()
         writer.close()
     finally:
         await fetches.close()
@@ -131,10 +134,10 @@ async def decode(work: DecodeWork, sources: list[Source], name: str) -> DecodeSt
     return decoded + DecodeStats(long_bytes=writer.long_bytes)
 
 
-async def _decode_source(source: Source, fetches: FetchAhead, writer: PartialWriter) -> DecodeStats:
+async def _decode_source(source: Source, fetches: FetchAhead, writer: PartialWriter, batch: EventBatch) -> DecodeStats:
     decoded = DecodeStats()
     try:
-        async for count, size in read_source(source, fetches.pieces(source), writer.rows):
+        async for count, size in read_source(source, fetches.pieces(source), writer.rows, batch):
             writer.flush_if_large(size)
             decoded += DecodeStats(count, size)
     except ObjectNotFound:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import msgspec
 
 from rayhistory.events.dashboard_responses import add_dashboard_rows
+from rayhistory.events.event_batch import EventBatch
 from rayhistory.events.event_decoder import EventDecoder
 from rayhistory.events.event_logs import add_log_lines
 from rayhistory.events.row_buffer import RowBuffer
@@ -20,10 +21,12 @@ _CHUNK_BYTES = MAX_TEXT_BYTES
 """Lines are decoded in chunks of at least this size."""
 
 
-async def read_source(source: Source, pieces: AsyncIterator[bytes], rows: RowBuffer) -> AsyncIterator[tuple[int, int]]:
+async def read_source(
+    source: Source, pieces: AsyncIterator[bytes], rows: RowBuffer, batch: EventBatch | None = None
+) -> AsyncIterator[tuple[int, int]]:
     """Add the rows of a source, in portions. Yield the number of events and bytes of each portion."""
     name = f"{source.key}@{source.start}" if source.start else source.key
-    decoder = EventDecoder(name, rows, int(source.modified * 1e9) or None)
+    decoder = EventDecoder(name, rows, int(source.modified * 1e9) or None, batch)
     if source.kind in (SourceKind.EVENT_LOG, SourceKind.PACKED_LOG):
         unreadable = add_log_lines(decoder.rows, _whole_lines(source, await _join(pieces)))
         if unreadable:
