@@ -7,8 +7,8 @@ from rayhistory.events.event_rows import add_events
 from rayhistory.events.event_types import Event
 from rayhistory.events.row_buffer import MALFORMED_ERRORS, RowBuffer
 
-MIN_EVENTS = 1000
-"""Number of events that are converted together, if they come from several objects."""
+MIN_BYTES = 1 << 19
+"""Bytes of text whose events are converted together: about 500 events. Larger chunks are converted alone."""
 
 
 class Decoder(Protocol):
@@ -24,18 +24,19 @@ class Decoder(Protocol):
 class EventBatch:
     """Events that wait for their conversion. Call `flush` after the last object."""
 
-    def __init__(self, rows: RowBuffer, min_events: int = MIN_EVENTS) -> None:
+    def __init__(self, rows: RowBuffer, min_bytes: int = MIN_BYTES) -> None:
         self.rows = rows
-        self._min_events = min_events
+        self._min_bytes = min_bytes
         self._parts: list[tuple[Decoder, Sequence[Event], Sequence[int | None]]] = []
-        self._count = 0
+        self._bytes = 0
         self._finished: list[Decoder] = []
         """Decoders of objects that were read completely."""
 
-    def add(self, decoder: Decoder, events: Sequence[Event], times: Sequence[int | None]) -> None:
+    def add(self, decoder: Decoder, events: Sequence[Event], times: Sequence[int | None], size: int) -> None:
+        """Add events that were decoded from `size` bytes."""
         self._parts.append((decoder, events, times))
-        self._count += len(events)
-        if self._count >= self._min_events:
+        self._bytes += size
+        if self._bytes >= self._min_bytes:
             self.flush()
 
     def finish(self, decoder: Decoder) -> None:
@@ -46,7 +47,7 @@ class EventBatch:
 
     def flush(self) -> None:
         """Convert all events, and write the gaps of objects that were read completely."""
-        parts, self._parts, self._count = self._parts, [], 0
+        parts, self._parts, self._bytes = self._parts, [], 0
         if len(parts) == 1 or not self._convert_together(parts):
             for decoder, events, times in parts:
                 decoder.convert(events, times)

@@ -41,7 +41,7 @@ class EventDecoder:
         """With a batch, events are converted together with those of other objects, when the batch is flushed."""
         self.source = source
         self.rows = rows
-        self._batch = batch or EventBatch(rows, min_events=0)
+        self._batch = batch or EventBatch(rows, min_bytes=0)
         self._gaps: defaultdict[GapCode, Counter[str]] = defaultdict(Counter)
         self._event_ids: set[str] = set()
         self._first_ns: int | None = None
@@ -54,7 +54,7 @@ class EventDecoder:
             events = event_types.DECODER.decode_lines(chunk)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             events = [event for line in chunk.split(b"\n") if line.strip() and (event := self._decode(line))]
-        return self._add(events)
+        return self._add(events, len(chunk))
 
     def feed_array(self, chunk: bytes) -> int:
         """Add one JSON array of events; return their number."""
@@ -63,7 +63,7 @@ class EventDecoder:
         except (msgspec.DecodeError, RecursionError) as error:
             self.count_gap(GapCode.EVENT_ARRAY_UNREADABLE, str(error))
             return 0
-        return self._add([event for raw in events if (event := self._decode(bytes(raw)))])
+        return self._add([event for raw in events if (event := self._decode(bytes(raw)))], len(chunk))
 
     def count_gap(self, code: GapCode, detail: str = "", count: int = 1) -> None:
         details = self._gaps[code]
@@ -105,7 +105,7 @@ class EventDecoder:
             self.count_gap(GapCode.EVENT_UNREADABLE, repr(error))
         return None
 
-    def _add(self, events: list[event_types.Event]) -> int:
+    def _add(self, events: list[event_types.Event], size: int) -> int:
         self._count_repeated(events)
         times = parse_all(list(map(_TIMESTAMP, events)))
         if not all(times) and None in times:
@@ -113,7 +113,7 @@ class EventDecoder:
             self._add_life_signs([ns for ns in times if ns is not None])
         else:
             self._add_life_signs(cast("Sequence[int]", times))
-        self._batch.add(self, events, times)
+        self._batch.add(self, events, times, size)
         return len(events)
 
     def convert(self, events: Sequence[event_types.Event], times: Sequence[int | None]) -> None:

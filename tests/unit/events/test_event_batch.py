@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayhistory.events.event_batch import EventBatch
+from rayhistory.events.event_batch import MIN_BYTES, EventBatch
 from rayhistory.events.event_decoder import EventDecoder
 from rayhistory.events.row_buffer import RowBuffer
 from rayhistory.events.table_columns import TABLES_BY_NAME
@@ -28,10 +28,10 @@ LINES = [*(as_lines([event]) for event in [*RECORDED, *BROKEN]), NOT_UTF_8]
 objects = st.lists(st.lists(st.sampled_from(LINES), max_size=8), max_size=8)
 
 
-def rows_of(contents: list[list[bytes]], min_events: int) -> dict[str, Any]:
+def rows_of(contents: list[list[bytes]], min_bytes: int) -> dict[str, Any]:
     """Return the set of rows of each table, and all rows of gaps and times."""
     rows = RowBuffer()
-    batch = EventBatch(rows, min_events)
+    batch = EventBatch(rows, min_bytes)
     for number, lines in enumerate(contents):
         decoder = EventDecoder(f"object {number}", rows, None, batch)
         for line in lines:
@@ -43,18 +43,26 @@ def rows_of(contents: list[list[bytes]], min_events: int) -> dict[str, Any]:
 
 
 @settings(max_examples=25, deadline=None)
-@given(objects, st.sampled_from([2, 5, 1000]))
+@given(objects, st.sampled_from([500, 3_000, MIN_BYTES]))
 def test_objects_that_are_converted_together_have_the_rows_and_gaps_of_each(
-    contents: list[list[bytes]], min_events: int
+    contents: list[list[bytes]], min_bytes: int
 ) -> None:
-    assert rows_of(contents, min_events) == rows_of(contents, 0)
+    assert rows_of(contents, min_bytes) == rows_of(contents, 0)
 
 
 def test_gaps_belong_to_the_object_that_has_the_anomaly() -> None:
     broken = [as_lines([BROKEN[0]])], [NOT_UTF_8], [as_lines([BROKEN[3]])]
-    gaps = rows_of([LINES[:3], broken[0], LINES[3:6], *broken[1:]], 1000)["gaps"]
+    gaps = rows_of([LINES[:3], broken[0], LINES[3:6], *broken[1:]], MIN_BYTES)["gaps"]
     assert [(source, code) for source, code, _, _ in gaps] == [
         ("object 1", "id_invalid"),
         ("object 3", "event_unreadable"),
         ("object 4", "id_invalid"),
     ]
+
+
+def test_few_large_events_do_not_wait() -> None:
+    rows = RowBuffer()
+    batch = EventBatch(rows)
+    decoder = EventDecoder("object", rows, None, batch)
+    decoder.feed(as_lines([lifecycle(actorReprName="x" * MIN_BYTES)]))
+    assert len(rows.rows("task_updates")) == 1
