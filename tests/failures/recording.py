@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from failures.cases import CASES, Case
-from failures.memory_cgroup import memory_cgroup
+from failures.memory_cgroup import can_limit_memory, memory_cgroup
 from failures.two_nodes import record_on_two_nodes
 from rayhistory.cli.local_ray.local_ray import LocalRay
 from rayhistory.cli.local_ray.recording import RecordingOptions, start_recording
@@ -35,8 +35,13 @@ _METRICS_INTERVAL = "2s"
 
 
 def record_case(name: str, directory: Path) -> None:
-    """Record a case into `directory/store` and `directory/session.json`, or leave nothing."""
+    """Record a case into `directory/store` and `directory/session.json`, or leave nothing.
+
+    Raise PermissionError if this machine does not let us plant it.
+    """
     case = CASES[name]
+    if reason := _missing_privilege(case):
+        raise PermissionError(reason)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     command = [sys.executable, "-m", "failures.recording", name, "--in-process", "--to", str(directory)]
@@ -49,6 +54,14 @@ def record_case(name: str, directory: Path) -> None:
     if done.returncode != 0:
         shutil.rmtree(directory, ignore_errors=True)
         raise RuntimeError(f"{name} was not recorded:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+
+
+def _missing_privilege(case: Case) -> str:
+    if case.other_node and os.geteuid() != 0:
+        return "needs root, for the network namespaces of two nodes"
+    if case.memory_limit_gib and not can_limit_memory():
+        return "needs root and a memory controller, for the memory limit of a container"
+    return ""
 
 
 def _environment(case: Case) -> dict[str, str]:

@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -154,12 +155,12 @@ async def _diagnose(store: Path, ref: SessionRef) -> tuple[Diagnosis, list[str]]
     return found, violations(facts, found)
 
 
-def document(outcomes: list[Outcome]) -> str:
-    """Return the score as a page of the documentation."""
-    return "\n".join(_lines(outcomes)) + "\n"
+def document(outcomes: list[Outcome], skipped: dict[str, str]) -> str:
+    """Return the score as a page of the documentation. `skipped` has the reasons why cases were not recorded."""
+    return "\n".join(_lines(outcomes, skipped)) + "\n"
 
 
-def _lines(outcomes: list[Outcome]) -> Iterator[str]:
+def _lines(outcomes: list[Outcome], skipped: dict[str, str]) -> Iterator[str]:
     complete = [each for each in outcomes if each.variant == "complete"]
     failures = [each for each in complete if each.wanted]
     healthy = [each for each in complete if not each.wanted]
@@ -200,10 +201,19 @@ def _lines(outcomes: list[Outcome]) -> Iterator[str]:
     yield "| code | planted | found | wrong |"
     yield "|---|---|---|---|"
     yield from _by_code(complete)
+    yield from _remarks(outcomes, skipped)
+
+
+def _remarks(outcomes: list[Outcome], skipped: dict[str, str]) -> Iterator[str]:
     yield ""
     yield "Failures that cannot be planted here:"
     yield ""
     yield from (f"- `{code}`: {reason}" for code, reason in NOT_PLANTED.items())
+    if skipped:
+        yield ""
+        yield "Cases that were skipped, because they could not be recorded on this machine:"
+        yield ""
+        yield from (f"- `{name}`: {reason}" for name, reason in skipped.items())
     wrong = [each for each in outcomes if not each.is_right or each.missing]
     if wrong:
         yield ""
@@ -258,13 +268,16 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e9, help="diagnose nothing more after this time")
     parser.add_argument("--complete-only", action="store_true", help="diagnose no variants")
     arguments = parser.parse_args()
-    outcomes = []
+    outcomes, skipped = [], {}
     started = time.monotonic()
     for name in arguments.cases or CASES:
         if not (arguments.recordings / name / "session.json").exists():
             if arguments.recorded_only:
                 continue
-            record_case(name, arguments.recordings / name)
+            if reason := _recording_error(name, arguments.recordings):
+                skipped[name] = reason
+                print(f"skip  {name}: {reason}", flush=True)
+                continue
         for variant in VARIANTS[:1] if arguments.complete_only else VARIANTS:
             is_late = time.monotonic() - started > arguments.seconds
             if is_late and not _is_kept(name, variant, arguments.outcomes):
@@ -275,11 +288,23 @@ def main() -> int:
             planted = f"{outcome.wanted or 'nothing'}{_and(outcome.missing)}"
             print(f"{mark:6}{name}, {variant}: {outcome.verdict or 'no verdict'} (planted: {planted})", flush=True)
             print("".join(f"      {violation}\n" for violation in outcome.violations), end="", flush=True)
-    text = document(outcomes)
+    text = document(outcomes, skipped)
     print(text)
     if not arguments.cases and not arguments.complete_only:
         SCORE.write_text(text)
     return _exit_code(outcomes)
+
+
+def _recording_error(name: str, recordings: Path) -> str:
+    """Record a case. Return why that was not possible, or an empty text."""
+    try:
+        record_case(name, recordings / name)
+    except PermissionError as error:
+        return str(error)
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        print(error, flush=True)
+        return "its recording failed"
+    return ""
 
 
 def _exit_code(outcomes: list[Outcome]) -> int:
