@@ -19,6 +19,8 @@ from rayhistory.index.query.failure_groups import FailureGroup
 _NEAR_MS = 60_000
 _ENOUGH_FREE = 0.95
 """Below this share of used memory, the kernel has no reason to kill a process (see `container_oom_killed`)."""
+_CLEARLY_FREE = 0.8
+"""Above this share, one task may have filled the memory between two samples, at each attempt."""
 _SOON_MS = 1_000
 """A process that dies within this time after its first task started was probably not killed from outside."""
 
@@ -52,7 +54,7 @@ def silent_death(failure: Failure, facts: SessionFacts) -> SilentDeath | None:
         return None
     memory = Evidence(kind="metric", id=worker.node_id or "", at_ms=sample.at_ms,
                       text=f"node memory {size(sample.used)} of {size(sample.total)}")  # fmt: skip
-    found = _inferred(worker, facts)
+    found = _inferred(worker, facts, is_memory_free=sample.share < _CLEARLY_FREE)
     return msgspec.structs.replace(found, evidence=(exit_evidence(worker), log_evidence(worker, facts), memory))
 
 
@@ -89,7 +91,7 @@ def memory_near(worker: WorkerFacts, facts: SessionFacts) -> MemorySample | None
     return max(near, key=lambda each: each.share, default=None)
 
 
-def _inferred(worker: WorkerFacts, facts: SessionFacts) -> SilentDeath:
+def _inferred(worker: WorkerFacts, facts: SessionFacts, *, is_memory_free: bool) -> SilentDeath:
     """Infer the cause from the tasks that ran in the process."""
     end = worker.end_ms or 0
     running = [group for group in facts.failed_in(worker.worker_id) if _was_running(group, end)]
@@ -99,7 +101,7 @@ def _inferred(worker: WorkerFacts, facts: SessionFacts) -> SilentDeath:
     deaths, attempts = _deaths(group, facts), _attempts(group, facts)
     if worker.stderr is None:  # a crash would have been reported there
         return SilentDeath(by="either", confidence="unexplained", cause="its log was not recorded")
-    if attempts >= _MIN_ATTEMPTS:
+    if attempts >= _MIN_ATTEMPTS and is_memory_free:
         cause = f"all {attempts} attempts of a task of {group.function} ended this way"
         return SilentDeath(by="itself", confidence="likely", cause=cause)
     if _has_finished(group, facts):

@@ -64,6 +64,13 @@ def test_task_that_ends_its_process_at_each_attempt_ended_it_although_other_task
     assert "all 3 attempts of a task of train ended this way" in found.headline
 
 
+def test_task_that_may_have_filled_the_memory_at_each_attempt_is_not_said_to_have_exited() -> None:
+    """A kernel that kills it leaves the same traces, and samples are seconds apart."""
+    attempts = [task(retried=number < 2, worker_id=f"{number}" * 56) for number in range(2)]
+    facts = dead(WORKER, task(), *attempts, functions=[example_function()], used=0.85)
+    assert (cause(facts).code, cause(facts).confidence) == ("worker_killed", "unexplained")
+
+
 def test_two_deaths_of_a_task_among_others_that_succeeded_may_be_coincidence() -> None:
     facts = dead(WORKER, task(), task(retried=True, worker_id="1" * 56), functions=[example_function()])
     assert (cause(facts).code, cause(facts).confidence) == ("worker_killed", "unexplained")
