@@ -70,7 +70,7 @@ fuzz: $(READY) ## fuzz the parsers of untrusted data, a minute each (SECONDS=600
 
 test-matrix: $(READY) $(OTHER_RAYS) $(LIBRARIES) $(FRONTENDS)/.ready browser ## end-to-end tests with other versions of Ray and with its libraries, each in its own environment
 	@RAYHISTORY_TEST_RAYS=$$(echo $(foreach ray,$(OTHER_RAYS),$(CURDIR)/$(dir $(ray))bin/python) | tr ' ' :) \
-	  RAYHISTORY_TEST_LIBRARIES=$(CURDIR)/$(dir $(LIBRARIES))bin/python RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT=80 \
+	  RAYHISTORY_TEST_LIBRARIES=$(CURDIR)/$(dir $(LIBRARIES))bin/python RAYHISTORY_TEST_DASHBOARDS=$(CURDIR)/$(FRONTENDS) RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT=80 \
 	  $(BIN)/python -m pytest tests/e2e/test_ray_clients.py tests/e2e/test_live_against_dead.py tests/e2e/test_proxy_mode.py tests/browser/test_libraries.py
 	@RAYHISTORY_TEST_DASHBOARDS=$(CURDIR)/$(FRONTENDS) $(BIN)/python -m pytest tests/browser/test_frontends.py
 
