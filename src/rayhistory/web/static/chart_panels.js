@@ -146,8 +146,8 @@
   const yRange = (panel, columns) => {
     const fixed = (value) => (typeof value === "number" ? value : null);
     return (plot, low, high) => {
-      const visible = columns.length && Number.isFinite(low) && Number.isFinite(high);
-      const [bottom, top] = visible ? uPlot.rangeNum(Math.min(low, 0), high, { min: { pad: 0, soft: 0, mode: 1 }, max: { pad: 0.1, soft: 0, mode: 1 } }) : [0, 1];
+      const hasScale = columns.length && Number.isFinite(low) && Number.isFinite(high) && (low || high); // zeros alone have none
+      const [bottom, top] = hasScale ? uPlot.rangeNum(Math.min(low, 0), high, { min: { pad: 0, soft: 0, mode: 1 }, max: { pad: 0.1, soft: 0, mode: 1 } }) : [0, 1];
       const [least, most] = [fixed(panel.min) ?? bottom, fixed(panel.max) ?? top];
       return least < most ? [least, most] : [least, least + 1];
     };
