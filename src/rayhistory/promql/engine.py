@@ -8,6 +8,7 @@ All steps are evaluated at once: each part of the query yields arrays with one c
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 
 import msgspec
@@ -44,6 +45,7 @@ MAX_SAMPLES = 50_000_000
 MAX_CELLS = 10_000_000
 """Maximum number of computed values of one query (series times steps), because each operation creates such an array."""
 _DEFAULT_SUBQUERY_STEP_MS = 60_000
+_CACHED_SELECTIONS = 256
 _COUNTER_SUFFIXES = ("_total", "_sum", "_count", "_bucket")
 
 
@@ -79,13 +81,14 @@ def grid(start_ms: int, end_ms: int, step_ms: int) -> Times:
     return np.arange(start_ms, end_ms + 1, step_ms, dtype=np.int64)
 
 
-def required_samples(query: str, start_ms: int, end_ms: int, *, step_ms: int = 0) -> list[SampleSelection]:
+@lru_cache(maxsize=_CACHED_SELECTIONS)
+def required_samples(query: str, start_ms: int, end_ms: int, *, step_ms: int = 0) -> tuple[SampleSelection, ...]:
     """List the samples that an evaluation reads, so that they can be loaded beforehand."""
     node = parse(query, step_ms, end_ms - start_ms)
-    return selections(node, start_ms, end_ms, LOOKBACK_MS, _DEFAULT_SUBQUERY_STEP_MS)
+    return tuple(selections(node, start_ms, end_ms, LOOKBACK_MS, _DEFAULT_SUBQUERY_STEP_MS))
 
 
-def samples_at(query: str, times: Times) -> list[SampleSelection]:
+def samples_at(query: str, times: Times) -> tuple[SampleSelection, ...]:
     """List the samples that an evaluation at these times reads."""
     return required_samples(query, int(times[0]), int(times[-1]), step_ms=step_of(times))
 
