@@ -22,7 +22,7 @@ MIN_TEXT_BYTES = 3
 ROWS = 1 << 21
 _UNKNOWN = bytes(GRAM_BYTES - MIN_TEXT_BYTES)
 _CODE_BITS = 4
-_CASE_BIT, _LETTER_BIT = np.uint8(0x20), np.uint8(0x40)
+_LETTER_BIT = np.uint8(0x40)
 _CHUNK_BYTES = 128 << 10  # its arrays stay in the processor's cache
 _MIN_TABLE_BYTES = 512 << 10
 
@@ -85,17 +85,19 @@ def literal_rows(text: bytes) -> list[RowRange]:
 
 
 def _gram_rows(text: npt.NDArray[np.uint8]) -> Rows:
-    """Return the row of each 5-gram. Operations are on the narrowest integers, because those are the fastest."""
-    folded = text | _CASE_BIT
-    codes = folded >> np.uint8(6)
+    """Return the row of each 5-gram. Operations are on the narrowest integers, because those are the fastest.
+
+    The bit that differs between upper and lower case is in neither the codes nor the marks of letters.
+    """
+    codes = text >> np.uint8(6)
     codes *= np.uint8(9)
-    codes += folded
+    codes += text
     codes &= np.uint8(15)
     pairs = codes[1:] * np.uint8(16)  # a shift of bytes takes ten times as long
     pairs |= codes[:-1]
-    folded &= _LETTER_BIT
-    last = folded[2:] & folded[1:-1]
-    last &= folded[:-2]
+    letters = text & _LETTER_BIT
+    last = letters[2:] & letters[1:-1]
+    last &= letters[:-2]
     last >>= np.uint8(2)
     last |= codes[2:]
     wide_pairs = pairs.astype(np.uint16)

@@ -44,11 +44,15 @@ async def build_shards(
     unit_bytes: int = UNIT_BYTES,
     workers: int | None = None,
 ) -> dict[str, Path]:
-    """Write shards for these units. Return the files by name. Several units are read at the same time."""
+    """Write shards for these units. Return the files by name.
+
+    Several units are read at the same time, and while a shard is written.
+    """
     depth = 1 + (workers or available_cores())
     files: dict[str, Path] = {}
     shard = _ShardBuilder(unit_bytes)
     reads: deque[asyncio.Task[_UnitRows]] = deque()
+    writing: asyncio.Future[None] | None = None
     buffers = [bytearray() for _ in range(depth)]
     try:
         for number, unit in enumerate(units):
@@ -58,9 +62,13 @@ async def build_shards(
             if shard.is_full or number + 1 == len(units):
                 name = f"{prefix}-{len(files):04d}.shard"
                 files[name] = directory / name
-                await asyncio.to_thread(shard.write, files[name])
+                if writing:
+                    await writing  # at most two shards are in memory
+                writing = asyncio.ensure_future(asyncio.to_thread(shard.write, files[name]))
                 shard = _ShardBuilder(unit_bytes)
             report((number + 1) / len(units))
+        if writing:
+            await writing
     finally:
         for read in reads:
             read.cancel()
