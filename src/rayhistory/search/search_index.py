@@ -25,6 +25,8 @@ from rayhistory.search.shard_format import (
 _MAX_UNINDEXED_UNITS = 4
 """Number of unindexed units above which a search starts to index them."""
 _FIRST_READ_BYTES = 64 << 10
+_MAX_CONCURRENT_READS = 64
+"""Maximum number of concurrent reads of one search. A search reads several blocks of each shard."""
 _CACHE_BYTES = 64 << 20
 
 ReadRange = Callable[[str, int, int], Awaitable[bytes]]
@@ -70,7 +72,13 @@ class SearchIndex:
         cache = cache or ShardCache()
         self.report_damage = on_damage
         self._extend = extend
-        self._shards = [_Shard(shard, read, cache) for shard in shards]
+        slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
+
+        async def read_in_slot(name: str, start: int, end: int) -> bytes:
+            async with slots:
+                return await read(name, start, end)
+
+        self._shards = [_Shard(shard, read_in_slot, cache) for shard in shards]
 
     async def units(self) -> list[IndexedUnit]:
         """Return all units of all shards."""

@@ -130,6 +130,26 @@ def test_a_word_that_is_nowhere_reads_nothing(logs: MemoryLogs, tmp_path: Path) 
     assert (scan.scanned_bytes, scan.total) == (0, 0)
 
 
+def test_an_index_with_many_shards_is_read_with_a_limited_number_of_requests_at_a_time(
+    logs: MemoryLogs, tmp_path: Path
+) -> None:
+    (path,) = build(logs, tmp_path, 10_000).values()
+    data, running, most = path.read_bytes(), 0, 0
+
+    async def read(name: str, start: int, end: int) -> bytes:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return data[start:end]
+
+    index = SearchIndex([ShardFile(str(number), len(data), str(number)) for number in range(50)], read)
+    found, _ = search(logs, SearchQuery("needle42 OutOfMemory"), 10_000, index)
+    assert len(found) == 1
+    assert most == 64
+
+
 def test_an_index_of_a_shorter_file_does_not_hide_new_lines(logs: MemoryLogs, tmp_path: Path) -> None:
     files = build(logs, tmp_path, 10_000)
     logs.contents[NODE_A, "a.log"] += b"a new zebra\n"
