@@ -10,6 +10,8 @@ from rayhistory.errors import SessionNotFound, UsageError
 from rayhistory.sessions.ref import is_session_name
 
 SESSION_ROOT = "/s/"
+_SHORT_NAME = re.compile(r"(?:session_)?\d{4}-\d{2}-\d{2}_\d{2}-\d{2}-\d{2}(?:_[\w.-]*)?", re.ASCII)
+"""The time in a session's name, as pages show it, or another beginning of the name."""
 _CLUSTER_OR_OWNER = re.compile(r"[^/]+/[^/~][^/]*|[^/]+/~[^/]+/[^/]+")
 _MAX_SUGGESTIONS = 3
 
@@ -33,6 +35,8 @@ async def find_session(name: str, list_sessions: ListSessions) -> FoundSession:
         found = await _find_by_name(name, list_sessions)
     elif _CLUSTER_OR_OWNER.fullmatch(name):
         found = await _find_newest(name, list_sessions)
+    elif is_short_name(name.rpartition("/")[2]):
+        found = await _find_short_name(name, list_sessions)
     else:
         found = FoundSession(f"{SESSION_ROOT}{name}")
     return found._replace(path=f"{found.path.rstrip('/')}{at}{time}/")
@@ -52,7 +56,38 @@ def listing_filters(name: str) -> dict[str, str]:
     return {"namespace": namespace, "cluster": rest}
 
 
+def is_short_name(name: str) -> bool:
+    """Return whether a name is the beginning of a session's name, with all of its time."""
+    return _SHORT_NAME.fullmatch(name) is not None and not is_session_name(name)
+
+
+def has_short_name(session: str, name: str) -> bool:
+    """Return whether the name of a session begins with the short name."""
+    return f"{session.removeprefix('session_')}_".startswith(f"{name.removeprefix('session_').rstrip('_')}_")
+
+
+async def _find_short_name(name: str, list_sessions: ListSessions) -> FoundSession:
+    """Find a session by its short name, with or without the path of its cluster before it."""
+    cluster, _, short = name.rpartition("/")
+    found = [
+        (session, path) for session, path in await list_sessions(cluster or short) if has_short_name(session, short)
+    ]
+    if len(found) > 1:
+        raise UsageError(f"{len(found)} sessions have the name {name}: use one of {', '.join(_full_names(found))}")
+    if not found:
+        names = [session for session, _ in await list_sessions("")]
+        raise SessionNotFound(f"no session {name!r} in the store{_hint(f'session_{short}', names)}")
+    return FoundSession(found[0][1])
+
+
+def _full_names(found: list[tuple[str, str]]) -> list[str]:
+    """Return the paths of the newest sessions, without what precedes them in a URL."""
+    return [path.removeprefix(SESSION_ROOT).strip("/") for _, path in found[:_MAX_SUGGESTIONS]]
+
+
 async def _find_by_name(name: str, list_sessions: ListSessions) -> FoundSession:
+    if is_short_name(name):
+        return await _find_short_name(name, list_sessions)
     if name and not is_session_name(name):
         return await _find_by_cluster(name, list_sessions)
     paths = [path for session, path in await list_sessions(name) if name in ("", session)]

@@ -7,10 +7,11 @@ import sys
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from rayhistory.api.session_names import SESSION_ROOT, ListSessions, find_session
+from rayhistory.api.session_names import SESSION_ROOT, ListSessions, find_session, has_short_name, is_short_name
 from rayhistory.errors import SessionNotFound, UsageError
 from rayhistory.ray_address import SERVER_VARIABLE
 from rayhistory.sessions.catalog import CatalogEntry, SessionCatalog
+from rayhistory.sessions.ref import is_session_name
 from rayhistory.sessions.selection import Selection, parse_session_path
 
 SESSION_NAMES = "session name, namespace/cluster or namespace/~rayjob/name"
@@ -55,7 +56,7 @@ def add_session_names_argument(parser: argparse.ArgumentParser, *, required: boo
     default = "" if required else " (default: all)"
     parser.add_argument(
         "sessions", nargs="+" if required else "*", metavar="SESSION",
-        help=f"session name or namespace/cluster{default}",
+        help=f"session name, cluster or namespace/cluster{default}",
     )  # fmt: skip
 
 
@@ -135,16 +136,23 @@ def _is_in(entry: CatalogEntry, name: str) -> bool:
 
 
 def is_selected(entry: CatalogEntry, names: list[str]) -> bool:
-    """Return whether a session matches one of the names: its name, path or namespace/cluster.
+    """Return whether a session matches one of the names, or there are none.
 
-    If there are no names, every session matches.
+    A name is that of the session or the beginning of it, its path, or its cluster or owner with or without namespace.
     """
+    return not names or any(_matches(entry, name.strip("/")) for name in names)
+
+
+def _matches(entry: CatalogEntry, name: str) -> bool:
     ref = entry.ref
-    return not names or not {ref.session, ref.path, f"{ref.namespace}/{ref.cluster}"}.isdisjoint(names)
+    cluster, _, session = name.rpartition("/")
+    if is_short_name(session):
+        return has_short_name(ref.session, session) and cluster in ("", f"{ref.namespace}/{ref.cluster}")
+    return name in (ref.session, ref.path, ref.cluster) or _is_in(entry, name)
 
 
 def select_sessions(entries: list[CatalogEntry], names: list[str]) -> list[CatalogEntry]:
-    """Return the sessions that the names match; raise UsageError for a name without a match."""
+    """Return the sessions that the names match; raise UsageError for a name without a match, or with an unclear one."""
     if not names:
         return entries
     selected: dict[tuple[str, str, str], CatalogEntry] = {}
@@ -152,5 +160,8 @@ def select_sessions(entries: list[CatalogEntry], names: list[str]) -> list[Catal
         matches = [entry for entry in entries if is_selected(entry, [name])]
         if not matches:
             raise UsageError(f"no session {name!r} in the store: list sessions with rayhistory sessions")
+        clusters = sorted({f"{entry.ref.namespace}/{entry.ref.cluster}" for entry in matches})
+        if len(clusters) > 1 and "/" not in name and not is_session_name(name):
+            raise UsageError(f"{name} matches sessions of {len(clusters)} clusters: use {clusters[0]} or another path")
         selected |= {entry.ref.identity: entry for entry in matches}
     return list(selected.values())

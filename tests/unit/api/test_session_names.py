@@ -32,8 +32,32 @@ def test_name_of_a_cluster_means_its_newest_session() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("2026-11-16_19-18-08", f"/s/default/train/{NEW}/"),
+        ("session_2026-11-16_19-18-08", f"/s/default/train/{NEW}/"),
+        ("2026-11-16_19-18-08_055078@1794770300000", f"/s/default/train/{NEW}@1794770300000/"),
+        ("team-b/shared/2026-11-15_19-18-08", f"/s/team-b/shared/{OLD}/"),
+    ],
+)
+def test_session_is_found_by_the_time_that_pages_show(name: str, path: str) -> None:
+    assert found(name) == FoundSession(path)
+
+
+def test_short_name_of_several_sessions_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match="4 sessions have the name 2026-11-15_19-18-08: use one of default/train/session_"
+    ):
+        found("2026-11-15_19-18-08")
+
+
+@pytest.mark.parametrize(
     ("name", "error"),
     [
+        (
+            "2026-11-16_19-18-09",
+            f"no session '2026-11-16_19-18-09' in the store: did you mean {NEW} or {OLD}?",
+        ),
         ("trai", "no session or cluster 'trai' in the store: did you mean train or train-2?"),
         ("nope", "no session or cluster 'nope' in the store: rayhistory sessions lists them"),
         ("No such!", "no session or cluster 'No such!' in the store: rayhistory sessions lists them"),
