@@ -11,6 +11,7 @@ from rayhistory.web.format import format_iso
 
 NO_OUTPUT_OF_ITS_OWN = "Ray did not record which output this task wrote"
 _MAX_SHOWN_IDS = 5
+_MAX_TRANSITIONS = 1_000
 _ID_PREFIX = re.compile("[0-9a-f]+")
 
 Row = dict[str, str | int | float | bool | None]
@@ -81,6 +82,13 @@ async def task_attempt(
     if attempt is not None:
         rows = [row for row in rows if row["attempt_number"] == attempt]
     return max(rows, key=lambda row: int(row["attempt_number"] or 0), default=None)
+
+
+async def count_incarnations(client: HistoryClient, actor_id: str) -> int:
+    """Return how often an actor was started: on how many workers. Ray's log API counts them from 0."""
+    params = {"where": f"actor_id={actor_id}", "columns": "node_id,worker_id", "limit": _MAX_TRANSITIONS}
+    changes = (await client.json("api/history/rows/actor_transitions", TableRows, params)).rows
+    return len({(row["node_id"], row["worker_id"]) for row in changes if row["node_id"] and row["worker_id"]})
 
 
 async def _find(client: HistoryClient, kind: _Kind, text: str) -> str:

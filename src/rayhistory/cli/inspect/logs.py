@@ -16,12 +16,14 @@ from rayhistory.cli.inspect import grep
 from rayhistory.cli.inspect.find_entity import (
     NO_OUTPUT_OF_ITS_OWN,
     Row,
+    count_incarnations,
     find_actor,
     find_job,
     find_log_node,
     find_task,
     task_attempt,
 )
+from rayhistory.cli.output import last_line, printable
 from rayhistory.cli.session_args import add_session_arguments
 from rayhistory.errors import LogNotFound, UsageError
 from rayhistory.logs.worker_markers import TaskOutput
@@ -125,17 +127,41 @@ async def _run(selector: str, arguments: argparse.Namespace, settings: Settings)
         files = [arguments.file]
         if arguments.file and _is_glob(arguments.file):
             files = await _matching_files(client, arguments)
-        is_empty = True
-        for number, file in enumerate(files):
-            if len(files) > 1:
-                print(f"{'' if number == 0 else chr(10)}==> {_printable_name(file)} <==", flush=True)
-            try:
-                is_empty &= not await _copy_log_or_fallback(client, arguments, file)
-            except LogNotFound:
-                if file:
-                    raise await _no_such_file(client, arguments, file) from None
-                raise
+        requested = argparse.Namespace(**vars(arguments))
+        is_empty = not await _copy_logs(client, arguments, files)
+        if is_empty and not arguments.grep and selector != "file":
+            sys.stderr.write(await _nothing_written(client, requested, selector))
     return 1 if is_empty and arguments.grep else 0
+
+
+async def _copy_logs(client: HistoryClient, arguments: argparse.Namespace, files: list[str | None]) -> bool:
+    """Write the logs. Each of several files has a heading; with --grep, only files with matches have one."""
+    written = headed = False
+    for file in files:
+        heading = f"{chr(10) if headed else ''}==> {_printable_name(file)} <==\n" if file and len(files) > 1 else ""
+        if heading and not arguments.grep:
+            print(heading, end="", flush=True)
+        try:
+            is_written = await _copy_log_or_fallback(client, arguments, file, heading if arguments.grep else "")
+        except LogNotFound:
+            if file:
+                raise await _no_such_file(client, arguments, file) from None
+            raise
+        headed |= bool(heading) and (is_written or not arguments.grep)
+        written |= is_written
+    return written
+
+
+async def _nothing_written(client: HistoryClient, arguments: argparse.Namespace, selector: str) -> str:
+    """Return a line about an empty log, with the error of the task if it has one."""
+    noun = {"pid": "process", "job": "job"}.get(selector, selector)
+    stream, other = ("stderr", "stdout") if arguments.err else ("stdout", "stderr")
+    hint = "" if selector == "job" or arguments.err else f"; --err shows its {other}"
+    task = await task_attempt(client, arguments.task, arguments.attempt, ("error_message",)) if arguments.task else None
+    error = last_line(str(task["error_message"])) if task and task["error_message"] else ""
+    reason = f". It failed: {printable(error)}" if error else ""
+    where = "nothing" if selector == "job" else f"nothing to {stream}"
+    return f"rayhistory: {noun} {getattr(arguments, selector)} wrote {where}{hint}{reason}\n"
 
 
 async def _resolve_names(client: HistoryClient, arguments: argparse.Namespace) -> None:
@@ -159,19 +185,23 @@ async def _matching_files(client: HistoryClient, arguments: argparse.Namespace) 
     return names
 
 
-async def _no_such_file(client: HistoryClient, arguments: argparse.Namespace, file: str) -> LogNotFound:
+async def _no_such_file(client: HistoryClient, arguments: argparse.Namespace, file: str) -> UsageError:
     """Return an error that names similar files of the node."""
     names = await _file_names(client, arguments, "**")
     near = [name for name in names if file in name] or difflib.get_close_matches(file, names, n=3)
     suggestion = f"Did you mean {' or '.join(map(_printable_name, near[:3]))}? " if near else ""
     where = "this node" if arguments.node else "the head node; --node selects another"
-    return LogNotFound(f"no log file {file!r} on {where}. {suggestion}List files with rayhistory logs --list")
+    return UsageError(f"no log file {file!r} on {where}. {suggestion}List files with rayhistory logs --list")
 
 
-async def _copy_log_or_fallback(client: HistoryClient, arguments: argparse.Namespace, file: str | None) -> bool:
+async def _copy_log_or_fallback(
+    client: HistoryClient, arguments: argparse.Namespace, file: str | None, heading: str
+) -> bool:
     """Write a log. For a task whose output is not known, write the log of its actor or of its worker."""
     try:
-        return await _copy_log(client, arguments, file)
+        return await (
+            _copy_actor_log(client, arguments) if arguments.actor else _copy_log(client, arguments, file, heading)
+        )
     except LogNotFound:
         columns = ("name", "actor_id", "node_id", "worker_id", "stdout_file", "stderr_file")
         task = await task_attempt(client, arguments.task, arguments.attempt, columns) if arguments.task else None
@@ -189,7 +219,25 @@ async def _copy_log_or_fallback(client: HistoryClient, arguments: argparse.Names
         arguments.node = task["node_id"]
     sys.stderr.write(f"rayhistory: {NO_OUTPUT_OF_ITS_OWN}, showing {shown}\n")
     arguments.task = arguments.attempt = None
-    return await _copy_log(client, arguments, file)
+    return await (_copy_actor_log(client, arguments) if arguments.actor else _copy_log(client, arguments, file))
+
+
+async def _copy_actor_log(client: HistoryClient, arguments: argparse.Namespace) -> bool:
+    """Write the log of an incarnation of an actor, by default of the latest with a log; then say which on stderr."""
+    count = await count_incarnations(client, arguments.actor) if arguments.incarnation is None else 0
+    if count < 2:
+        return await _copy_log(client, arguments, None)
+    for number in reversed(range(count)):
+        note = (
+            f"rayhistory: showing incarnation {number} of the actor's incarnations 0 to {count - 1}: "
+            "--incarnation selects another\n"
+        )
+        chosen = argparse.Namespace(**vars(arguments) | {"incarnation": number})
+        try:
+            return await _copy_log(client, chosen, None, note=note)
+        except LogNotFound:
+            continue
+    return await _copy_log(client, arguments, None)  # raises LogNotFound
 
 
 async def _worker_log(client: HistoryClient, arguments: argparse.Namespace, task: Row) -> str:
@@ -214,16 +262,26 @@ def _marker(task: Row) -> str:
     return f":task_name:{TaskOutput.marker(_printable_name(str(task['name'] or '')))}"
 
 
-async def _copy_log(client: HistoryClient, arguments: argparse.Namespace, file: str | None) -> bool:
-    """Write one log to standard output. Return False if nothing was written."""
+async def _copy_log(
+    client: HistoryClient, arguments: argparse.Namespace, file: str | None, heading: str = "", note: str = ""
+) -> bool:
+    """Write one log to standard output, after its heading. Return False if nothing was written.
+
+    The note is written to standard error once the log is found.
+    """
     kind = "stream" if arguments.follow else "file"
     chunks = client.stream(f"api/v0/logs/{kind}", _params(arguments, file), endless=arguments.follow)
     written = False
     async with aclosing(chunks), aclosing(_matching_lines(chunks, arguments.grep)) as lines:
         async for chunk in lines if arguments.grep else chunks:
+            if not written:
+                sys.stderr.write(note)
+                sys.stdout.buffer.write(heading.encode())
             written = True
             sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
+    if not written:
+        sys.stderr.write(note)
     return written
 
 
