@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, cast
 from rayhistory import __version__
 from rayhistory.cli.arguments import CATALOG_SETTINGS, INDEX_SETTINGS, SERVER_SETTINGS, STORE_SETTINGS
 from rayhistory.cli.inspect.default_columns import DEFAULT_COLUMNS
-from rayhistory.errors import RayHistoryError, UsageError
+from rayhistory.errors import NotFound, RayHistoryError, UsageError
 from rayhistory.optional_packages import skip_pandas
 from rayhistory.settings import CLI, Parser, Settings, add_flags, resolve
 
@@ -119,7 +119,7 @@ def main() -> None:
         for warning in warnings:
             sys.stderr.write(f"rayhistory: {warning}\n")
         raise SystemExit(module.run(arguments, settings))
-    except UsageError as error:
+    except (UsageError, NotFound) as error:
         sys.stderr.write(f"rayhistory: {error}\n")
         raise SystemExit(2) from None
     except RayHistoryError as error:
