@@ -16,6 +16,7 @@ RayHistoryError
 │   ├── ObjectExists        create-if-absent found an object
 │   ├── StoreDenied
 │   └── StoreUnavailable    retry later; never treat it as an empty result
+│       ├── InvalidKeyInStore  a listing found a key that it cannot read
 │       ├── StoreThrottled  the store is overloaded, or asks for fewer requests
 │       └── BucketNotFound  the bucket or container is missing, not the object
 ├── AccessError
@@ -154,6 +155,12 @@ class StoreUnavailable(StoreError):
     """The store cannot be reached or is overloaded."""
 
     code = "store_unavailable"
+
+
+class InvalidKeyInStore(StoreUnavailable):
+    """A listing found an object whose key is invalid, and cannot continue. Every writer of the store can add one."""
+
+    code = "invalid_key_in_store"
 
 
 class StoreThrottled(StoreUnavailable):

@@ -1,12 +1,17 @@
 """Find sessions that a retention policy may apply to. For each of them, all objects are listed."""
 
+import logging
+
 from rayhistory.archive.pins import list_pins
 from rayhistory.archive.retention import DAY_S, RetentionCandidate, RetentionPolicy
 from rayhistory.archive.session_objects import SessionIdentity, for_each, session_prefixes
+from rayhistory.errors import InvalidKeyInStore
 from rayhistory.index.manifest import Manifest, read_latest_manifest
 from rayhistory.sessions import Layout, Owner
 from rayhistory.sessions.catalog import RUNNING, VANISHED, CatalogEntry, SessionCatalog
 from rayhistory.storage import Store
+
+log = logging.getLogger(__name__)
 
 _CONCURRENT_SESSIONS = 8
 
@@ -36,7 +41,11 @@ class RetentionScan:
 
         async def examine(entry: CatalogEntry) -> None:
             identity = entry.ref.identity
-            found.append(await self._candidate(entry, owners.get(identity, []), is_pinned=identity in pins))
+            try:
+                found.append(await self._candidate(entry, owners.get(identity, []), is_pinned=identity in pins))
+            except InvalidKeyInStore as error:
+                fields = {"session": entry.ref.path, "reason": str(error)}
+                log.warning("cannot list a session because of an invalid key, keeping it", extra=fields)
 
         concerned = [entry for entry in entries if self._is_concerned(entry, policy, len(entries))]
         await for_each(concerned, examine, _CONCURRENT_SESSIONS)

@@ -6,8 +6,10 @@ from typing import TypeVar
 
 import msgspec
 
+from rayhistory.errors import InvalidKeyInStore
 from rayhistory.sessions import Layout, Owner, SessionRef
 from rayhistory.storage import ObjectInfo, Store
+from rayhistory.storage.parallel_listing import list_around_invalid_keys
 
 T = TypeVar("T")
 SessionIdentity = tuple[str, str, str]
@@ -28,7 +30,11 @@ class SessionPrefixes(msgspec.Struct, frozen=True):
 async def list_owners(store: Store, layout: Layout) -> dict[SessionIdentity, list[Owner]]:
     """Return the owners of all sessions, as KubeRay's metadata keys name them."""
     owners: dict[SessionIdentity, list[Owner]] = {}
-    async for info in store.list_all(layout.metadata_prefix()):
+    try:
+        infos = [info async for info in store.list_all(layout.metadata_prefix())]
+    except InvalidKeyInStore:
+        infos = (await list_around_invalid_keys(store, layout.metadata_prefix())).objects
+    for info in infos:
         ref = layout.parse_metadata_key(info.key)
         if ref and ref.owner_kind and ref.owner_name:
             owners.setdefault(ref.identity, []).append(Owner(ref.owner_kind, ref.owner_name))

@@ -8,7 +8,14 @@ from typing import NamedTuple
 
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
-from rayhistory.errors import ObjectExists, ObjectNotFound, StoreDenied, StoreError, StoreUnavailable
+from rayhistory.errors import (
+    InvalidKeyInStore,
+    ObjectExists,
+    ObjectNotFound,
+    StoreDenied,
+    StoreError,
+    StoreUnavailable,
+)
 from rayhistory.storage.response_errors import RangeBeyondEnd, location, response_error
 
 OBSTORE_ERRORS = (BaseError, OSError, ValueError)
@@ -46,6 +53,8 @@ def translated(error: Exception, key: str, what: str) -> Exception:
         return ObjectExists(f"object {key} already exists")
     if "Wanted range starting at" in str(error):
         return RangeBeyondEnd(key)
+    if "Encountered object with invalid path" in str(error):
+        return InvalidKeyInStore(f"{where}: {response.text}")
     if "incorrectly configured region" in str(error):
         return StoreError(f"{where}: the bucket is in another region: set S3_REGION")
     if not response.status and _CREDENTIALS_REQUEST.search(_headline(error)):
