@@ -140,8 +140,8 @@ bench-performance: $(READY) # all figures of docs/reference/performance.md (abou
 bench-query: $(READY) # requests on a large session
 	@$(BIN)/python benchmarks/query.py
 
-bench-growth: $(READY) # a hundred extensions of one index, against one fold
-	@$(BIN)/python benchmarks/growth.py
+bench-growth: $(READY) # a hundred extensions of one index, against one fold, with plots
+	@$(BIN)/python benchmarks/growth.py --plot docs/reference/growth.svg
 
 bench-lists: $(READY) # memory and liveness of the server while it lists 200,000 event lines
 	@$(BIN)/python benchmarks/long_lists.py
