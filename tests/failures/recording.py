@@ -30,6 +30,8 @@ CLUSTER = "failures"
 JOB = "planted-job"
 _JOBS = Path(__file__).parent / "jobs"
 _STARTED_MESSAGE = "everything is under way"
+_NO_EXPORT = ("env", "RAY_enable_core_worker_ray_event_to_aggregator=0")
+"""The start of a command of a driver that exports no events. Its workers have the environment of their node."""
 _TIMEOUT_S = 150
 _METRICS_INTERVAL = "2s"
 
@@ -113,9 +115,8 @@ def _end(case: Case) -> None:
 
 
 async def _run(case: Case, ray: LocalRay) -> None:
-    variables = {} if case.exports else {"RAY_enable_core_worker_ray_event_to_aggregator": "0"}
     command = case.entrypoint or (sys.executable, str(_JOBS / f"{case.script}.py"), case.name)
-    await ray.submit(command, JOB, variables)
+    await ray.submit(command if case.exports else (*_NO_EXPORT, *command), JOB)
     if case.ends != "job":
         await _started(ray)
         await asyncio.sleep(4)
@@ -128,7 +129,7 @@ async def _run(case: Case, ray: LocalRay) -> None:
     print(details["status"], details["message"])
     for number, job in enumerate(case.then, start=2):
         script, _, name = job.partition(".")
-        await ray.submit([sys.executable, str(_JOBS / f"{script}.py"), name], f"{JOB}-{number}", variables)
+        await ray.submit([sys.executable, str(_JOBS / f"{script}.py"), name], f"{JOB}-{number}")
         await ray.wait(f"{JOB}-{number}")
     await asyncio.sleep(3)
 
