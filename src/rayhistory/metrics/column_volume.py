@@ -224,6 +224,9 @@ class Volume(msgspec.Struct):
 def open_volume(stored: StoredColumns, prefix: str, data: bytes) -> Volume:
     directory = decode_directory(data)
     clocks = directory.clocks()
+    for chunk in (each for chunks in directory.metrics.values() for each in chunks):
+        if len(chunk.values) > max(1, clocks[chunk.tile].times.shape[1]):
+            raise MetricsDamaged("stored metrics columns are damaged: a metric has more blocks than samples")
     return Volume(stored, prefix, directory, clocks, [_group(clocks, tiles) for tiles in _grouped(clocks)])
 
 

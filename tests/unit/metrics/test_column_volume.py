@@ -3,14 +3,16 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
-from rayhistory.metrics.column_file import VolumeWriter
+from rayhistory.metrics.column_file import VolumeWriter, decode_directory, encode_directory
 from rayhistory.metrics.column_reader import ColumnReader
+from rayhistory.metrics.column_volume import open_volume
 from rayhistory.metrics.sample_querier import SampleQuerier
 from rayhistory.metrics.sample_tiles import HOUR_MS, SampleTile, TileId, make_tile
-from rayhistory.metrics.samples import SampledSeries, Samples
+from rayhistory.metrics.samples import MetricsDamaged, SampledSeries, Samples
 from rayhistory.metrics.step_samples import StepSamples
 from rayhistory.promql.engine import evaluate, grid, metrics_at_steps, required_samples
 from rayhistory.promql.values import Vector
@@ -124,3 +126,13 @@ def test_labels_are_read_without_samples(stored: StoredFiles) -> None:
     assert set(found) == expected
     assert set(stored.reads) == {"000001-directory", "000001-labels"}
     assert not any(tile.metrics for tile in asyncio.run(read((0, 1))))
+
+
+def test_more_blocks_than_samples_are_damage(tmp_path: Path) -> None:
+    """Each block takes time in each query, and a directory could list millions."""
+    stored = StoredFiles(tmp_path)
+    path = tmp_path / "000001-directory"
+    directory = decode_directory(path.read_bytes())
+    directory.metrics["load"][0] = msgspec.structs.replace(directory.metrics["load"][0], values=((0, 1),) * 241)
+    with pytest.raises(MetricsDamaged, match="more blocks than samples"):
+        open_volume(stored, "000001", encode_directory(directory))
