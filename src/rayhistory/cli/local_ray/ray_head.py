@@ -93,6 +93,11 @@ def find_ray(given: Path | None = None) -> Path:
     return Path(found).absolute()
 
 
+def job_path(command: Path) -> str:
+    """Return the PATH of jobs. `python` in a job's command is the one of this Ray."""
+    return os.pathsep.join([str(command.parent), os.environ.get("PATH", os.defpath)])
+
+
 async def ray_version(command: Path) -> str:
     if command.parent == Path(sys.executable).parent:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -145,6 +150,5 @@ def _environment(command: Path, version: str, events_url: str, ports: ReservedPo
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         # Otherwise Ray's dashboard gives up on a busy machine, after 30 s.
         _DASHBOARD_TIMEOUT: inherited.get(_DASHBOARD_TIMEOUT, "80"),
-        # `python` in a job's command is then the one of this Ray.
-        "PATH": os.pathsep.join([str(command.parent), inherited.get("PATH", os.defpath)]),
+        "PATH": job_path(command),
     }

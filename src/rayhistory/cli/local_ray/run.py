@@ -3,11 +3,14 @@
 import argparse
 import asyncio
 import os
+import re
+import subprocess
 import sys
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from pathlib import PurePath
 
 from rayhistory.cli.arguments import add_cluster_name_argument, add_namespace_argument, setting_flags
+from rayhistory.cli.local_ray.ray_head import find_ray, job_path
 from rayhistory.cli.local_ray.recording import RecordedSession, RecordingOptions, record
 from rayhistory.closed_output import write_or_discard
 from rayhistory.errors import RayHistoryError, UsageError
@@ -19,6 +22,7 @@ from rayhistory.sessions import SessionRef
 from rayhistory.settings import Settings
 
 _DEFAULT_PORT = 8080
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _SCRIPT_SUFFIXES = (".py", ".sh", ".ipynb")
 
 
@@ -37,12 +41,24 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
     if not argv:
         raise UsageError("no command given: use rayhistory run -- python my_job.py")
+    check_command(argv)
     name = arguments.name or name_of_command(argv)
     recorded = asyncio.run(record(RecordingOptions(argv, settings, name, arguments.namespace, arguments.num_cpus)))
     write_or_discard(sys.stderr, asyncio.run(where_to_look(recorded.ref, arguments, settings)))
     if recorded.exit_code != 0:
         explain(recorded, settings, setting_flags(arguments))
     return recorded.exit_code
+
+
+def check_command(argv: list[str]) -> None:
+    """Raise UsageError if the command does not exist. Ray runs it in a shell, so ask a shell with the job's PATH."""
+    program = next(dropwhile(_ASSIGNMENT.match, argv), "true")
+    environment = os.environ | {"PATH": job_path(find_ray())}
+    found = subprocess.run(
+        ["sh", "-c", 'command -v -- "$1"', "sh", program], env=environment, stdout=subprocess.DEVNULL, check=False
+    )
+    if found.returncode != 0:
+        raise UsageError(f"no such command: {program}")
 
 
 def explain(recorded: RecordedSession, settings: Settings, flags: list[str]) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rayhistory.cli.local_ray.run import name_of_command
+from rayhistory.cli.local_ray.run import check_command, name_of_command
 from support.cli_call import Command
 
 
@@ -27,12 +27,20 @@ def test_cluster_is_named_after_the_script(command: str, name: str) -> None:
     assert name_of_command(command.split()) == name
 
 
+@pytest.mark.parametrize("command", ["python x.py", "RATE=2 sh x.sh", "exit 3", "ray --version", "A=1"])
+def test_existing_command_is_accepted(command: str) -> None:
+    """Also a builtin of the shell, and a program beside `ray`."""
+    check_command(command.split())
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         ((), "no command given: use rayhistory run -- python my_job.py"),
         (("--",), "no command given"),
         (("--name", "My_Job", "--", "true"), "'My_Job': use lower-case letters"),
+        (("--", "pythn", "x.py"), "no such command: pythn"),
+        (("--", "RATE=2", "./no-such.sh"), "no such command: ./no-such.sh"),
         (("--num-cpus", "many", "--", "true"), "invalid int value: 'many'"),
     ],
 )
