@@ -38,6 +38,8 @@ class SearchPattern:
         """A text that every match contains; empty if none is known."""
         self._required = self.required_text.encode() if case else b""
         expression = to_line_regex(text) if regex else re2.escape(text)
+        if word:
+            _compile(expression, case=case)  # its error would quote the text around the user's pattern
         self._group = 1 if word else 0
         after = rf"({expression})(?:$|[^{_WORD}])"
         program = _compile(f"(?:^|[^{_WORD}]){after}" if word else expression, case=case)

@@ -26,9 +26,11 @@ def test_invalid_patterns_are_wrong_requests(text: str, regex: bool) -> None:
         SearchPattern(text, regex=regex)
 
 
-def test_an_error_shows_only_the_pattern_of_the_visitor() -> None:
-    with pytest.raises(UsageError, match=r"^invalid pattern: missing \): \(error$"):
-        SearchPattern("(error", regex=True)
+@pytest.mark.parametrize("word", [False, True])
+def test_error_quotes_the_pattern_as_it_was_written(word: bool) -> None:
+    with pytest.raises(UsageError) as raised:
+        SearchPattern("a(", regex=True, word=word)
+    assert str(raised.value) == "invalid pattern: missing ): a("
 
 
 @pytest.mark.parametrize("regex", ["(a+)+$", "(a|aa)+$", "(.*a){20}", "(x+x+)+y"])
