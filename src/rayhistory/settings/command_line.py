@@ -68,7 +68,13 @@ class Parser(argparse.ArgumentParser):
         return [flag for action in documented for flag in action.option_strings if flag.startswith("--")]
 
     def shorten_usage(self) -> None:
-        """Show only positional arguments in the usage line. Flags are listed below it."""
+        """Show only positional arguments in the usage line, also of actions. Flags are listed below it."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for parser in action.choices.values():
+                    parser.shorten_usage()
+        if self.usage:
+            return
         words = [_usage_of(action) for action in self._actions if not action.option_strings]
         self.usage = " ".join([self.prog, "[options]", *words]).replace("%", "%%")
 
@@ -164,6 +170,8 @@ def resolve(
                 values[spec.name] = value
         if spec.unused and from_flag is not None:
             warnings.append(f"{spec.flag} is accepted for compatibility and has no effect")
+    if program == COLLECTOR and not values.get("role") and not values.get("ray_head"):
+        warnings.append("role not set, assuming Worker: on the head node, set --role=Head")
     return _with_defaults(Settings(**_expand_store_url(values))), warnings
 
 

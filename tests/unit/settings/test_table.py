@@ -46,11 +46,24 @@ def test_kubernetes_service_variable_is_not_a_port() -> None:
     assert resolve(SERVER, {}, {"RAYHISTORY_PORT": "tcp://10.0.0.1:80"})[0].port == 8080
 
 
+def test_assumed_role_of_a_collector_is_reported() -> None:
+    """KubeRay's default is Worker, whose collector stores no session records."""
+    settings, warnings = resolve(COLLECTOR, {}, {})
+    assert (settings.role, warnings) == ("Worker", ["role not set, assuming Worker: on the head node, set --role=Head"])
+    for arguments, environ in (
+        ({"setting_role": "Worker"}, {}),
+        ({"setting_ray_head": "true"}, {}),
+        ({}, {"RAY_ROLE": "Head"}),
+    ):
+        assert resolve(COLLECTOR, arguments, environ)[1] == []
+    assert resolve(SERVER, {}, {})[1] == []
+
+
 def test_invalid_variable_is_named() -> None:
     """An invalid value in our variable is an error; in KubeRay's, it is ignored with a warning, as in KubeRay."""
     with pytest.raises(InvalidSetting, match="RAYHISTORY_PORT=x: use a port number"):
         resolve(SERVER, {}, {"RAYHISTORY_PORT": "x"})
-    settings, warnings = resolve(COLLECTOR, {}, {"EVENTS_PORT": "x"})
+    settings, warnings = resolve(COLLECTOR, {}, {"EVENTS_PORT": "x", "RAY_ROLE": "Head"})
     assert settings.events_port == 8084
     assert warnings == ["EVENTS_PORT=x is ignored: use a port number from 0 to 65535"]
     with pytest.raises(InvalidSetting, match="OWNER_KIND and OWNER_NAME"):
