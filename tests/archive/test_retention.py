@@ -92,7 +92,7 @@ def test_dry_run_lists_sessions_and_removes_nothing(location: StoreLocation) -> 
     assert done.returncode == 0, done.stderr
     assert f"ns/c/{OLD}  would remove, 6." in done.stdout
     assert "(not indexed, may have failed)" in done.stdout
-    assert "would remove 1 of 1 sessions, 6." in done.stdout
+    assert "would remove 1 of 1 session, 6." in done.stdout
     assert "add --yes" in done.stdout
     assert location.objects() == before
 
@@ -105,7 +105,7 @@ def test_age_is_counted_by_the_clock_of_the_store(tmp_path: Path) -> None:
     location.put(objects | {location.layout.end_key(ref("c")): msgspec.json.encode(end)})
     done = rayhistory(location, "retention", "--max-age", "30d", "--failed-max-age", "30d", *REMOVE_NOW)
     assert done.returncode == 0, done.stderr
-    assert "removing 0 of 1 sessions" in done.stdout
+    assert "removing 0 of 1 session" in done.stdout
     assert location.objects().keys() >= objects.keys()
 
 
@@ -118,7 +118,7 @@ def test_session_of_a_node_whose_clock_was_ahead_is_removed(tmp_path: Path) -> N
         os.utime(path, (stored, stored))
     done = rayhistory(location, "retention", "--max-age", "30d", "--failed-max-age", "30d", *REMOVE_NOW)
     assert done.returncode == 0, done.stderr
-    assert "removing 1 of 1 sessions" in done.stdout
+    assert "removing 1 of 1 session" in done.stdout
     assert location.objects() == {}
 
 

@@ -16,6 +16,7 @@ from rayhistory.server.products import PRODUCTS
 from rayhistory.sessions.catalog import CatalogEntry
 from rayhistory.settings import Settings
 from rayhistory.sizes import format_size
+from rayhistory.web.format import plural
 
 if TYPE_CHECKING:
     from rayhistory.index.service.ray_engine import RayEngine
@@ -92,10 +93,10 @@ async def _index_one(indexer: AheadIndexer, builder: IndexBuilder, entry: Catalo
     if manifest is None:
         print(f"{entry.ref.path}  indexing failed", flush=True)
         return False
-    counts = f"{manifest.events:,} events, {manifest.counts.tasks:,} tasks, index of {format_size(manifest.size)}"
-    print(
-        f"{entry.ref.path}  generation {manifest.generation}: {counts}, indexed in {manifest.seconds:.1f} s", flush=True
-    )
+    size = format_size(manifest.size)
+    counts = f"{plural(manifest.events, 'event')}, {plural(manifest.counts.tasks, 'task')}"
+    built = f"index of {size}, indexed in {manifest.seconds:.1f} s"
+    print(f"{entry.ref.path}  generation {manifest.generation}: {counts}, {built}", flush=True)
     return await _build_products(builder, entry, manifest)
 
 

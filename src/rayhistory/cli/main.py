@@ -106,8 +106,11 @@ COMMANDS = tuple(command for group in COMMAND_GROUPS.values() for command in gro
 
 def main() -> None:
     skip_pandas()
-    parser = build_parser(sys.argv[1:])
-    arguments, unknown = parser.parse_known_args()
+    argv = sys.argv[1:]
+    if argv[:1] == ["help"]:
+        argv = [*argv[1:], "--help"]
+    parser = build_parser(argv)
+    arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         getattr(arguments, "command_parser", parser).assign_late(arguments, unknown)
     module: CommandModule | None = getattr(arguments, "command_module", None)
@@ -143,7 +146,7 @@ def build_parser(used: Container[str] = COMMAND_NAMES) -> Parser:
         usage="rayhistory COMMAND [options]",
         description="Record Ray clusters, and serve and inspect them after they are gone.",
         epilog=f"{_command_list()}\n\nStart with: rayhistory run -- python my_job.py, then rayhistory open --serve.\n"
-        "Help for a command: rayhistory COMMAND --help",
+        "Help for a command: rayhistory help COMMAND",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"rayhistory {__version__}")

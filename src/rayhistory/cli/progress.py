@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rayhistory.web.format import format_duration
+from rayhistory.web.format import format_duration, plural
 
 _MIN_DONE_FOR_ESTIMATE = 3
 _MAX_DETAILS = 3
@@ -42,7 +42,7 @@ class BacklogProgress:
 
     def line(self, now: float) -> str:
         """Return one line, such as `312 of 4,000 sessions done, 2 failed, about 41m left`."""
-        parts = [f"{self._done:,} of {self._total:,} sessions done"]
+        parts = [f"{self._done:,} of {plural(self._total, 'session')} done"]
         if self._failed:
             parts.append(f"{self._failed:,} failed")
         if self._done >= _MIN_DONE_FOR_ESTIMATE:

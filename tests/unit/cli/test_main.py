@@ -56,6 +56,9 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *ar
         (("retention", "--max-age", "90s"), "use hours, days or weeks"),
         (("retention", "--failed-max-age", "1h30m"), "use hours, days or weeks"),
         (("completion", "tcsh"), "invalid choice: 'tcsh'"),
+        (("compare",), "0 sessions given, use 2 to 10: rayhistory compare SESSION SESSION…"),
+        (("compare", "a"), "1 session given, use 2 to 10: rayhistory compare SESSION SESSION…"),
+        (("help", "taks"), "unknown command 'taks': did you mean tasks?"),
     ],
 )
 def test_wrong_call_is_one_line_with_a_suggestion(
@@ -90,6 +93,23 @@ def test_help_of_a_command_starts_with_its_own_options(command: Command, capsys:
     if command.settings:
         assert rest.index("\noptions:") < rest.index("\nsettings:")
     assert re.findall(r"(?<![-./\w])(sql|json|csv|url|http|cpu)(?![-/:\w])", rest.replace("rayhistory sql", "")) == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "usage"),
+    [
+        (("help",), "usage: rayhistory COMMAND [options]"),
+        (("help", "tasks"), "usage: rayhistory tasks [options] [SESSION]"),
+        (("help", "compare"), "usage: rayhistory compare [options] SESSION SESSION…"),
+        (("store", "check", "--help"), "usage: rayhistory store check [options] [SESSION…]"),
+        (("dashboards", "add", "--help"), "usage: rayhistory dashboards add [options] VERSION|WHEEL|DIRECTORY…"),
+    ],
+)
+def test_usage_is_one_short_line(
+    argv: tuple[str, ...], usage: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, text, _ = call(monkeypatch, capfd, *argv)
+    assert (code, text.splitlines()[0]) == (0, usage)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -19,6 +19,7 @@ from rayhistory.sessions import SessionRef, Tombstone
 from rayhistory.sessions.catalog import SessionCatalog
 from rayhistory.settings import Settings, parse_positive, parse_size
 from rayhistory.sizes import format_size
+from rayhistory.web.format import plural
 
 _CONCURRENT_REMOVALS = 8
 
@@ -127,7 +128,7 @@ def _print_decisions(
             print(f"{decision.candidate.ref.path}  keep: {decision.reason}")
     removed = [decision.candidate for decision in decisions if decision.remove]
     size = format_size(sum(candidate.size for candidate in removed))
-    print(f"{verb} {len(removed)} of {session_count} sessions, {size}", flush=True)
+    print(f"{verb} {len(removed)} of {plural(session_count, 'session')}, {size}", flush=True)
     if dry_run and (removed or unfinished):
         print("Nothing was removed: add --yes to remove these sessions.")
 

@@ -21,6 +21,7 @@ from rayhistory.sessions.catalog import CatalogEntry
 from rayhistory.settings import Settings, parse_positive
 from rayhistory.sizes import format_size
 from rayhistory.storage.bulk_delete import delete_keys
+from rayhistory.web.format import plural
 
 _CONCURRENT_SESSIONS = 8
 _CONCURRENT_COMPACTIONS = 2
@@ -72,7 +73,7 @@ async def _check_store(arguments: argparse.Namespace, settings: Settings) -> int
         finally:
             if repair:
                 await repair.close()
-    print(f"{len(chosen)} sessions checked: {tally.summary(repaired=arguments.repair)}", flush=True)
+    print(f"{plural(len(chosen), 'session')} checked: {tally.summary(repaired=arguments.repair)}", flush=True)
     return 1 if tally.damaged else 0
 
 
@@ -93,12 +94,12 @@ async def _compact_store(arguments: argparse.Namespace, settings: Settings) -> i
                 failed += 1
                 return
             if done.packs:
-                moved = f"{done.packs:,} packs moved into {done.objects:,} objects"
+                moved = f"{plural(done.packs, 'pack')} moved into {plural(done.objects, 'object')}"
                 print(f"{entry.ref.path}  {moved}, {format_size(done.copied_bytes)}", flush=True)
 
         chosen = select_sessions(await catalog.entries(), arguments.sessions)
         await for_each(chosen, compact, _CONCURRENT_COMPACTIONS)
-    print(f"{len(chosen)} sessions compacted", flush=True)
+    print(f"{plural(len(chosen), 'session')} compacted", flush=True)
     return 1 if failed else 0
 
 
@@ -120,7 +121,7 @@ class _Tally:
 
     def summary(self, *, repaired: bool) -> str:
         freed = f"{format_size(self._free_bytes)} {'freed' if repaired else 'could be freed with --repair'}"
-        return f"{self.damaged} damaged files, {self._repaired} repaired, {freed}"
+        return f"{plural(self.damaged, 'damaged file')}, {self._repaired} repaired, {freed}"
 
 
 class _Repair:

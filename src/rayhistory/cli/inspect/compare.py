@@ -15,14 +15,17 @@ from rayhistory.cli.text_table import align
 from rayhistory.errors import UsageError
 from rayhistory.runs.comparison import MAX_SESSIONS, ComparedFigures, SessionComparison
 from rayhistory.settings import Settings
-from rayhistory.web.format import format_duration, format_hours, format_short_ms
+from rayhistory.web.format import format_duration, format_hours, format_short_ms, plural
+
+_SESSIONS = "SESSION SESSION…"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "sessions", nargs="+", metavar="SESSION",
+        "sessions", nargs="*", metavar="SESSION",
         help=f"2 to {MAX_SESSIONS} sessions: names, or namespace/cluster; the first is the baseline",
     )  # fmt: skip
+    parser.usage = f"{parser.prog} [options] {_SESSIONS}"
     add_server_argument(parser)
     parser.add_argument("--all", action="store_true", help="also print values that are equal")
     parser.add_argument("--json", action="store_true", help="print JSON, as the API returns it")
@@ -30,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if not 2 <= len(arguments.sessions) <= MAX_SESSIONS:
-        raise UsageError(f"compare 2 to {MAX_SESSIONS} sessions, not {len(arguments.sessions)}")
+        given = plural(len(arguments.sessions), "session")
+        raise UsageError(f"{given} given, use 2 to {MAX_SESSIONS}: rayhistory compare {_SESSIONS}")
     found = asyncio.run(_compare(arguments, settings))
     if arguments.json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(found)) + b"\n")

@@ -33,7 +33,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 
 
 def test_sound_store_passes(command: Command) -> None:
-    assert command.good("store", "check", "--checksums").startswith("1 sessions checked: 0 damaged files")
+    assert command.good("store", "check", "--checksums").startswith("1 session checked: 0 damaged files")
 
 
 def test_repair_rebuilds_damaged_files_and_deletes_unused_ones(command: Command, tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_repair_rebuilds_damaged_files_and_deletes_unused_ones(command: Command,
     repaired = command.good("store", "check", "--checksums", "--repair")
     assert "0 damaged files, 2 repaired, 1000 B freed" in repaired
     assert not orphan.exists()
-    assert command.good("store", "check", "--checksums").startswith("1 sessions checked: 0 damaged files, 0 repaired")
+    assert command.good("store", "check", "--checksums").startswith("1 session checked: 0 damaged files, 0 repaired")
 
 
 def test_unknown_session_is_a_wrong_call(command: Command) -> None:
@@ -80,7 +80,7 @@ def test_compact_moves_old_packs_of_a_session(
     command = Command(tmp_path, monkeypatch, capfd)
     logs = ("logs", "--file", "raylet.out", "--node", "ab" * 28)
     before = command.good(*logs)
-    assert command.good("store", "compact") == "1 sessions compacted\n"  # too few
+    assert command.good("store", "compact") == "1 session compacted\n"  # too few
     assert "packs moved into 1 objects" in command.good("store", "compact", "--min-packs", "10")
     assert len(list(packs.rglob("*.pack"))) < 260
     assert command.good(*logs) == before != ""
