@@ -96,7 +96,7 @@ COMMAND_GROUPS: dict[str, tuple[Command, ...]] = {
         Command("doctor", "setup.doctor", "check the settings, the store, Ray and the ports", _SERVER),
         Command("notify", "setup.notify", "send a test notification to the receivers of your rules", _NOTIFY),
         Command("dashboards", "setup.dashboards", "list, add and remove Ray Dashboard frontends"),
-        Command("completion", "setup.completion", "print a script that completes commands and flags in your shell"),
+        Command("completion", "setup.completion", "print a script that completes commands, flags and their values"),
     ),
 }  # fmt: skip
 """All commands by purpose, as `rayhistory --help` lists them."""

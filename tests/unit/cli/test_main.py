@@ -1,6 +1,7 @@
 """The table of commands."""
 
 import re
+import shlex
 import subprocess
 import sys
 
@@ -120,7 +121,7 @@ def test_completion_names_every_command_and_its_flags(
     assert code == 0
     for command in COMMANDS:
         assert command.name in script
-    assert "where" in script
+    assert {"where", "compact", "vanished"} <= set(re.findall(r"\w+", script))
     assert "runtime-class-name" not in script  # a spelling for compatibility
 
 
@@ -131,12 +132,21 @@ def test_completion_names_every_command_and_its_flags(
         (("rayhistory", "ta"), ["tasks"]),
         (("rayhistory", "tasks", "--wh"), ["--where"]),
         (("rayhistory", "open", "--ser"), ["--server", "--serve"]),
+        (("rayhistory", "store", "c"), ["check", "compact"]),
+        (("rayhistory", "store", "check", "--rep"), ["--repair"]),
+        (("rayhistory", "dashboards", "a"), ["add"]),
+        (("rayhistory", "dashboards", "add", "--a"), ["--as"]),
+        (("rayhistory", "completion", "b"), ["bash"]),
+        (("rayhistory", "sessions", "--state", ""), ["running", "ended", "vanished"]),
+        (("rayhistory", "sessions", "--state", "ended", "--fai"), ["--failed"]),
+        (("rayhistory", "grep", "x", "--color", "al"), ["always"]),
+        (("rayhistory", "help", "compa"), ["compare"]),
     ],
 )
-def test_bash_completes_commands_and_flags(
+def test_bash_completes_commands_flags_and_values(
     words: tuple[str, ...], expected: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _, script, _ = call(monkeypatch, capfd, "completion", "bash")
-    line = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _rayhistory; echo ${{COMPREPLY[@]}}"
+    line = f"COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}; _rayhistory; echo ${{COMPREPLY[@]}}"
     done = subprocess.run(["bash", "-c", script + line], capture_output=True, text=True, check=True)
     assert done.stdout.split() == expected
