@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from rayhistory.runs.prices import Prices
-from rayhistory.runs.run_identity import RunIdentity, identify
+from rayhistory.runs.run_identity import RunIdentity, identify, short_entrypoint
 from rayhistory.runs.session_summary import JobHours, RunJob, SessionSummary, SummaryVerdict
 from rayhistory.runs.trends import MAX_BASELINE, Regression, find_regression, percentile
 
@@ -93,6 +93,8 @@ class RunGroup(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     name: str
     kind: str
+    title: str
+    """The name for people: that of the newest run, without the # that stand for numbers in `name`."""
     runs: int
     last: list[RunSquare]
     """The newest runs, at most 20."""
@@ -154,6 +156,7 @@ def summarize_group(group: GroupedRuns, prices: Prices = Prices()) -> RunGroup: 
         namespace=group.identity.namespace,
         name=group.identity.name,
         kind=group.identity.kind,
+        title=_title(group),
         runs=len(runs),
         last=[square(runs, len(runs) - 1 - number) for number in range(len(shown))],
         success_rate=round(finished[SUCCEEDED] / ended, 4) if ended else None,
@@ -167,6 +170,11 @@ def summarize_group(group: GroupedRuns, prices: Prices = Prices()) -> RunGroup: 
         cost=prices.cost(hours),
         last_good=_last_good(runs, len(runs) - 1),
     )
+
+
+def _title(group: GroupedRuns) -> str:
+    newest = group.runs[-1].job.entrypoint
+    return short_entrypoint(newest) if group.identity.kind == "entrypoint" else group.identity.name
 
 
 def square(runs: list[Run], place: int) -> RunSquare:

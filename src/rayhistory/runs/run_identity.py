@@ -36,6 +36,11 @@ def normalized_entrypoint(text: str) -> str:
     return " ".join(_VARYING.sub("#", _DIRECTORY.sub("", text)).split())[:_MAX_NAME]
 
 
+def short_entrypoint(text: str) -> str:
+    """Return an entrypoint without directories, for people."""
+    return " ".join(_DIRECTORY.sub("", text).split())[:_MAX_NAME]
+
+
 def normalized_name(name: str) -> str:
     """Return a name without its generated suffix. A name that is only a suffix stays."""
     return _GENERATED_SUFFIX.sub("", name) or name

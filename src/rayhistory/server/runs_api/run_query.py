@@ -85,7 +85,7 @@ class RunFilters(msgspec.Struct, frozen=True, kw_only=True):
 
     def matches(self, group: RunGroup) -> bool:
         words = self.q.lower().split()
-        text = f"{group.name} {group.namespace} {group.kind}".lower()
+        text = f"{group.name} {group.title} {group.namespace} {group.kind}".lower()
         kind, _, name = (self.owner or "").partition("/")
         return (
             all(word in text for word in words)

@@ -52,6 +52,26 @@ def runs(client: TestClient, query: str = "", **headers: str) -> dict[str, Any]:
     return {group["name"]: group for group in response.json()["runs"]}
 
 
+def test_job_is_titled_as_its_newest_run(tmp_path: Path) -> None:
+    """Numbers are replaced by # to find runs of the same job. People see the command that ran."""
+    entrypoints = [
+        f"/opt/env/bin/python3 /jobs/{day}/sample_job.py --day {day}" for day in ("2026-11-18", "2026-11-19")
+    ]
+    stored = [generated(day, owner=False, started_ms=FIRST_MS + day * DAY_MS) for day in range(2)]
+    for number, entrypoint in enumerate(entrypoints):
+        job = msgspec.structs.replace(stored[number].summary.jobs[0], entrypoint=entrypoint)
+        summary = msgspec.structs.replace(stored[number].summary, jobs=[job])
+        stored[number] = msgspec.structs.replace(stored[number], summary=summary)
+    with serving_runs(tmp_path, stored) as client:
+        (group,) = runs(client).values()
+        title = "python3 sample_job.py --day 2026-11-19"
+        assert (group["name"], group["title"], group["runs"]) == ("python# sample_job.py --day #", title, 2)
+        for path in ("/runs?q=python3", f"/runs/{group['key']}"):
+            page = client.get(path).text
+            assert f">{title}<" in page
+            assert "python#" not in page
+
+
 def test_groups_have_the_documented_fields(client: TestClient) -> None:
     body = client.get("/api/history/runs").json()
     assert body["total"] == 3
