@@ -90,10 +90,13 @@ def test_selected_sessions_are_compared_from_the_list_of_sessions(monitored: Mon
     for ref in RECORDED:
         assert page.request.get(f"{history}{ref.url}api/v0/tasks").ok  # indexes it
     page.goto(f"{history}/home?q=recorded")
+    button = page.get_by_role("button", name="Compare selected")
     for ref in RECORDED:
+        expect(button).to_be_disabled()
         page.get_by_role("checkbox", name=f"Compare {ref.cluster}").check()
+    expect(button).to_be_enabled()
     save_screenshot(page, "sessions-selected")
-    page.get_by_role("button", name="Compare selected").click()
+    button.click()
     expect(page.get_by_role("heading", name="Compare 2 sessions")).to_be_visible()
     for ref in RECORDED:
         expect(page.get_by_role("link", name=ref.cluster).first).to_be_visible()

@@ -10,6 +10,7 @@
   const THEME_KEY = "themeMode";
   const TIME_ZONE_KEY = "timezone";
   const REFRESH_MS = 30_000;
+  const MAX_COMPARED = 10;
   const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 
   const loadPreference = (key) => {
@@ -147,6 +148,12 @@
     if (focused) openLinks().find((link) => link.getAttribute("href") === focused)?.focus({ preventScroll: true });
   };
 
+  const showWhetherComparable = () => {
+    const button = document.getElementById("compare-selected");
+    const selected = document.querySelectorAll(".compared-box:checked").length;
+    if (button) button.disabled = selected < 2 || selected > MAX_COMPARED;
+  };
+
   // If the URL has a fragment, browsers treat a meta refresh as navigation within the page and do not reload.
   const reloadDespiteFragment = () => {
     const refresh = document.querySelector('meta[http-equiv="refresh"]');
@@ -164,9 +171,13 @@
     reloadDespiteFragment();
     document.addEventListener("keydown", onKey);
     document.addEventListener("click", onClick);
+    document.addEventListener("change", showWhetherComparable);
+    showWhetherComparable();
     for (const select of document.querySelectorAll(".filters select")) {
       select.addEventListener("change", () => select.form.requestSubmit());
     }
     setInterval(refreshWhileRunning, REFRESH_MS);
   });
+  // After "Back", browsers restore the ticks.
+  addEventListener("pageshow", showWhetherComparable);
 })();

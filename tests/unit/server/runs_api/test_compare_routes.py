@@ -74,6 +74,15 @@ def test_wrong_calls_are_errors(client: TestClient, names: list[str], status: in
     assert client.get(f"/compare?{query(*names)}").status_code == status
 
 
+@pytest.mark.parametrize(("names", "selected"), [([], "0 sessions"), ([GOOD.summary.path], "1 session")])
+def test_page_without_enough_sessions_says_what_to_do(client: TestClient, names: list[str], selected: str) -> None:
+    page = client.get(f"/compare?{query(*names)}").text
+    assert '<h1 class="wrap">Select sessions to compare</h1>' in page
+    assert f"{selected} selected, but 2 to 10 can be compared." in page
+    assert "Tick them in the list of sessions" in page
+    assert "session=" not in page
+
+
 def test_session_of_another_namespace_is_denied_before_it_is_looked_up(tmp_path: Path) -> None:
     access = {"auth": "token", "access_file": write_access_file(tmp_path)}
     with serving_runs(tmp_path, [GOOD, HIDDEN], **access) as client:
