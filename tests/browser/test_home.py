@@ -98,7 +98,7 @@ def test_failures_filter_and_sort_the_list(monitored: MonitoredBrowser, home: st
     """Both are links, so they work without JavaScript and can be shared."""
     page = monitored.open(f"{home}?sort=started")
     expect(rows(page).first).not_to_contain_text(RECORDED)
-    heading = page.get_by_role("columnheader", name="Failures")
+    heading = page.get_by_role("columnheader", name="Failed tasks")
     heading.get_by_role("link").click()
     expect(heading).to_have_attribute("aria-sort", "descending")
     expect(rows(page).first).to_contain_text(RECORDED)
@@ -113,9 +113,15 @@ def test_failures_filter_and_sort_the_list(monitored: MonitoredBrowser, home: st
 
 def test_counts_are_links_to_what_they_count(monitored: MonitoredBrowser, home: str, recorded: Recording) -> None:
     page = monitored.open(f"{home}?cluster={recorded.ref.cluster}")
-    targets = {"Jobs": "#/jobs", "Tasks": "#/jobs", "Failures": "#/jobs", "Actors": "#/actors", "Nodes": "#/cluster"}
+    targets = {
+        "Jobs": "#/jobs",
+        "Tasks": "#/jobs",
+        "Failed tasks": "#/jobs",
+        "Actors": "#/actors",
+        "Nodes": "#/cluster",
+    }
     for column, target in targets.items():
-        link = rows(page).locator(f"td[data-label={column}] a").first
+        link = rows(page).locator(f"td[data-label='{column}'] a").first
         expect(link).to_have_text(re.compile("[1-9]"))
         expect(link).to_have_attribute("href", f"{recorded.ref.url}{target}")
     rows(page).locator("td[data-label=Actors] a").click()

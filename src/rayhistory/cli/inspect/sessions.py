@@ -27,7 +27,8 @@ _FILTERS = ("q", "namespace", "cluster", "owner", "state", "since", "sort")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "q", nargs="?", metavar="WORDS",
-        help="words in the names of cluster, session or owner, or in a job's id, entrypoint or metadata",
+        help="words in the names of cluster, session or owner, in a job's id, entrypoint or metadata, or in the reason "
+        "why the session failed",
     )  # fmt: skip
     add_server_argument(parser)
     parser.add_argument("--namespace", metavar="NAME", help="only this namespace")

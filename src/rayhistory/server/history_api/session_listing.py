@@ -97,6 +97,7 @@ class SessionListing:
         self._layout = layout
         self._products = products
         self._manifests: LruCache[tuple[str, str, str], tuple[Manifest, float]] = LruCache(_MAX_CACHED_MANIFESTS)
+        self._headlines: LruCache[tuple[str, str, str], str] = LruCache(_MAX_CACHED_MANIFESTS, ttl=_LINES_TTL_S)
         self._lines: LruCache[tuple[str, str, str], list[UtilizationLine]] = LruCache(
             _MAX_CACHED_MANIFESTS, ttl=_LINES_TTL_S
         )
@@ -120,14 +121,14 @@ class SessionListing:
     async def _search(self, entries: list[CatalogEntry], filters: SessionFilters) -> _SearchResult:
         """Apply the filters that need the index of each session, to a limited number of sessions.
 
-        Search words may also occur in a session's jobs. Return the matching sessions, and the number of sessions not
-        searched.
+        Search words may also occur in a session's jobs, or in the reason why it failed. Return the matching sessions,
+        and the number of sessions not searched.
         """
         words = filters.q.lower().split()
         by_name = {entry.ref.identity for entry in entries if _contains_all(_search_text(entry), words)}
         needs_index = filters.failed or (filters.sort or "").lstrip("-") == "failed"
         undecided = [entry for entry in entries if needs_index or entry.ref.identity not in by_name]
-        summaries = await self._summaries(undecided[:_MAX_SEARCHED])
+        summaries = await self._summaries(undecided[:_MAX_SEARCHED], with_headlines=bool(words))
 
         def matches(entry: CatalogEntry) -> bool:
             summary = summaries.get(entry.ref.identity)
@@ -145,17 +146,23 @@ class SessionListing:
         )
         return _SearchResult(matching, max(0, len(undecided) - _MAX_SEARCHED), unindexed)
 
-    async def _summaries(self, entries: list[CatalogEntry]) -> dict[tuple[str, str, str], "_SessionSummary"]:
+    async def _summaries(
+        self, entries: list[CatalogEntry], *, with_headlines: bool
+    ) -> dict[tuple[str, str, str], "_SessionSummary"]:
         semaphore = asyncio.Semaphore(_CONCURRENT_READS)
 
         async def summarize(entry: CatalogEntry) -> _SessionSummary:
             async with semaphore:
                 start, manifest = await asyncio.gather(self._catalog.start(entry), self._manifest(entry))
+                headline = None
+                if with_headlines and isinstance(manifest, Manifest):
+                    headline = await self._headline(entry, manifest)
             owner = start.owner_name if start else None
             if not isinstance(manifest, Manifest):
                 is_live_cluster = entry.ref.session == LIVE  # it has nothing to index
                 return _SessionSummary(f"{_search_text(entry)} {owner or ''}".lower(), indexed=is_live_cluster)
-            return _summary([_search_text(entry), owner or "", *manifest.counts.job_texts], manifest.counts)
+            texts = [_search_text(entry), owner or "", headline or "", *manifest.counts.job_texts]
+            return _summary(texts, manifest.counts)
 
         found = await asyncio.gather(*map(summarize, entries))
         return {entry.ref.identity: summary for entry, summary in zip(entries, found, strict=True)}
@@ -235,11 +242,17 @@ class SessionListing:
         vanished = manifest.closing is not None and not manifest.closing.clean
         if self._products is None or not (vanished or {"FAILED", "STOPPED"} & manifest.counts.jobs.keys()):
             return None
+        if known := self._headlines.get(entry.ref.identity):
+            return known
         try:
             headline = (await self._products.preview(entry.ref, DIAGNOSIS)).get("headline")
         except StoreError:
             return None
-        return one_line(headline) if isinstance(headline, str) else None
+        if not isinstance(headline, str):
+            return None
+        headline = one_line(headline)
+        self._headlines.put(entry.ref.identity, headline)
+        return headline
 
     async def _manifest(self, entry: CatalogEntry) -> Manifest | StoreError | None:
         """Return the manifest of the session's index. Cache it for some seconds if it covers the session's end."""

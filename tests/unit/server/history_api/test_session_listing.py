@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
+from rayhistory.diagnosis.diagnosis_product import PRODUCT as DIAGNOSIS
 from rayhistory.errors import StoreUnavailable
 from rayhistory.index.manifest import SCHEMA_VERSION, Manifest, SessionCounts
 from rayhistory.index.products.product_manifest import ProductManifest, publish_product
@@ -265,6 +266,27 @@ def test_failed_sessions_have_a_failed_job_or_were_lost(tmp_path: Path) -> None:
 
         assert sorted(clusters("failed=1")) == ["failed-job", "jobs-unknown", "lost"]
         assert clusters("sort=failed")[:3] == ["handled", "jobs-unknown", "failed-job"]
+
+
+def test_search_finds_the_reason_why_a_session_failed(tmp_path: Path) -> None:
+    """The list shows it."""
+    store = LocalStore(tmp_path / "store")
+    for cluster, status in (("broken", "FAILED"), ("fine", "SUCCEEDED")):
+        ref = SessionRef("ml", cluster, KUBERAY_SESSION.session)
+        store_sessions(tmp_path / "store", ref)
+        add_manifest(tmp_path / "store", 1, SessionCounts(tasks=9, jobs={status: 1}), ref)
+        diagnosis = ProductManifest(
+            product="diagnosis", version=DIAGNOSIS.version, generation=1, build="b", files={}, tables_generation=1,
+            tables_covered="", closing=Closing(0, clean=True), preview={"headline": "KeyError: 'lr'"}, seconds=0,
+        )  # fmt: skip
+        asyncio.run(publish_product(store, LAYOUT, ref, diagnosis))
+    with serve(tmp_path, store) as client:
+        for query in ("KeyError", "keyerror broken", "keyerror"):
+            assert clusters(client, q=query) == ["broken"]
+        assert clusters(client, q="keyerror fine") == []
+        page = client.get("/home?q=keyerror").text
+    assert "Failed tasks" in page
+    assert "Failures" not in page
 
 
 def test_sessions_whose_failures_are_unknown_are_counted(tmp_path: Path) -> None:
