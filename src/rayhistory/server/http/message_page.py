@@ -1,6 +1,9 @@
 """Message pages: errors, and the progress of indexing."""
 
+from urllib.parse import quote
+
 from starlette.responses import Response
+from starlette.types import Scope
 
 from rayhistory import __version__, web
 from rayhistory.errors import ProductNotBuilt, RayHistoryError, SessionNotFound, SessionNotIndexed, TimeBeforeStart
@@ -33,15 +36,23 @@ def message_page(error: RayHistoryError, title: str, hint: str | None, link: web
     return page_response(text, error.http_status, error_headers(error))
 
 
-def error_page(error: RayHistoryError) -> Response:
+def error_page(error: RayHistoryError, scope: Scope | None = None) -> Response:
+    """Return a page about an error. If the scope of a request to a session is given, the page links to the session."""
     if isinstance(error, TimeBeforeStart):
-        link = web.Link("Show its start", error.start_url)
-        return message_page(error, "This time is before the session's start", None, link)
+        start = web.Link("Show its start", error.start_url)
+        return message_page(error, "This time is before the session's start", None, start)
     title = _TITLES.get(error.http_status, "This session cannot be shown")
     if isinstance(error, SessionNotFound):
         title = "Session not found"
     hint = "Select a session from the list of all sessions." if error.http_status in (400, 404) else None
-    return message_page(error, title, hint)
+    link = None if scope is None or isinstance(error, SessionNotFound) else _session_link(scope)
+    return message_page(error, title, None if link else hint, link)
+
+
+def _session_link(scope: Scope) -> web.Link | None:
+    """Return a link to the session of a request below `/s/…`."""
+    session = scope.get("rayhistory.full_path", "").removesuffix(scope["path"]).rstrip("/")
+    return web.Link("Back to the session", f"{quote(session, safe='/~@:+')}/") if session.startswith("/s/") else None
 
 
 def progress_page(session: web.NamedSession, progress: SessionNotIndexed | ProductNotBuilt) -> Response:

@@ -180,7 +180,7 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     if is_history_api(path):
         response = api_error_response(NotFound(f"no such path: {path}"))
     elif scope["type"] == "http" and accepts_html(scope) and not path.startswith(("/api/", "/static/")):
-        response = error_page(NotFound(f"there is no page {path[:_MAX_SHOWN_PATH]}"))
+        response = error_page(NotFound(f"there is no page {path[:_MAX_SHOWN_PATH]}"), scope)
     else:
         response = text_error_response(NotFound("404: Not Found"))
     await response(scope, receive, send)
