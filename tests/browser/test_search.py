@@ -53,6 +53,12 @@ def test_a_search_streams_and_leads_to_the_line(monitored: MonitoredBrowser, ses
     page.locator(".hit.current a").click()
     expect(page.locator(".log-line.selected")).to_contain_text("needle")
     assert "owned" not in page.title()
+    page.get_by_role("link", name="Start", exact=True).click()
+    page.get_by_role("link", name="Back to the search").click()
+    expect(page.locator(".hit")).to_have_count(2)
+    assert page.url.endswith("search?q=needle&order=newest"), page.url
+    page.go_back()
+    page.go_back()
     page.go_back()
     expect(page.locator(".hit")).to_have_count(2)
 

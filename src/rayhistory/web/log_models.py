@@ -40,6 +40,16 @@ class HistogramBar(msgspec.Struct, frozen=True):
     """URL of the same search within this time step."""
 
 
+def found_by(url: str, search: str) -> str:
+    """Return the URL of a line in the log viewer, with the search that found it (see `BACK_PARAMETERS`)."""
+    viewer, mark, anchor = url.partition("#")
+    return f"{viewer}{'&' if '?' in viewer else '?'}{search}{mark}{anchor}"
+
+
+BACK_PARAMETERS = ("search", "search_all")
+"""Parameters of the log viewer: the query of the search, in the session or in all sessions, that led there."""
+
+
 class ShownHit(Protocol):
     """A matching line on the page."""
 
@@ -83,6 +93,10 @@ class LogLinks(msgspec.Struct, frozen=True):
     previous: str | None
     next: str | None
     follow: str | None
+    back: str | None
+    """URL of the search that led to the page."""
+    kept: list[tuple[str, str]] = []
+    """Parameters that forms of the page preserve."""
 
 
 class FindForm(msgspec.Struct, frozen=True):

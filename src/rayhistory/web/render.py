@@ -16,7 +16,7 @@ from rayhistory.web import format as formats
 from rayhistory.web import sparklines
 from rayhistory.web.ansi import remove_codes
 from rayhistory.web.diagnosis_charts import CHART_HEIGHT, CHART_WIDTH, finding_marks, state_bars
-from rayhistory.web.log_models import HistogramBar, LogPage, SearchForm, SearchResult, marked_texts
+from rayhistory.web.log_models import HistogramBar, LogPage, SearchForm, SearchResult, found_by, marked_texts
 from rayhistory.web.models import (
     SESSION_STATES,
     DashboardVersions,
@@ -147,6 +147,7 @@ def render_search(
     count_page: str | None = None,
     bars: Sequence[HistogramBar] = (),
     api_path: str = "",
+    search_params: str = "",
     version: str,
 ) -> str:
     """Render the search in the logs of a session, or of all sessions. Hits are untrusted."""
@@ -154,6 +155,7 @@ def render_search(
         "search.html",
         session=session,
         query=query,
+        search_params=search_params,
         result=result,
         error=error,
         view_json=view_json,
@@ -241,6 +243,7 @@ def _environment() -> Environment:
         code_spans=formats.code_spans,
         count=formats.format_count,
         duration=formats.format_duration,
+        found_by=found_by,
         hours=formats.format_hours,
         iso=formats.format_iso,
         marked=marked_texts,

@@ -16,10 +16,12 @@ from rayhistory.server.search_api.start_search import search_file
 from rayhistory.server.view import SessionView
 from rayhistory.web import FindForm
 from rayhistory.web.ansi import StyledText
+from rayhistory.web.log_models import BACK_PARAMETERS
 
 _TIME_BUDGET_S = 5.0
 _MAX_MARKS = 100
 _MAX_OFFSET = 10**15
+_SEARCH = ("q", "regex", "case", "word")
 
 
 class LogFind(NamedTuple):
@@ -61,7 +63,7 @@ def find_form(find: LogFind, params: QueryParams, base: str, position: int, ever
     """Return the form and the links to the next and the previous match; `position` is the selected line's offset."""
     if find.pattern is None:
         return FindForm(position=position, everywhere=everywhere)
-    kept = {name: params[name] for name in ("q", "regex", "case", "word", "wrap") if params.get(name)}
+    kept = {name: params[name] for name in (*_SEARCH, "wrap", *BACK_PARAMETERS) if params.get(name)}
 
     def link(**place: int) -> str:
         return f"{base}?{urlencode({**kept, **place})}"
@@ -71,7 +73,7 @@ def find_form(find: LogFind, params: QueryParams, base: str, position: int, ever
         q=params["q"], **_flags(params), position=position, message=find.message,
         next=link(**{"from": next_from if find.next_from is None else find.next_from}),
         previous=link(before=position if find.previous_before is None else find.previous_before),
-        everywhere=f"{everywhere}?{urlencode({name: value for name, value in kept.items() if name != 'wrap'})}",
+        everywhere=f"{everywhere}?{urlencode({name: kept[name] for name in _SEARCH if name in kept})}",
     )  # fmt: skip
 
 

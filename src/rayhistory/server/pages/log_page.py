@@ -38,6 +38,7 @@ from rayhistory.sessions.catalog import RUNNING
 from rayhistory.utc import parse_utc_ms
 from rayhistory.web import LogLinks, LogPage, LogRow
 from rayhistory.web.ansi import styled_texts
+from rayhistory.web.log_models import BACK_PARAMETERS
 
 _NUMBER = re.compile("[0-9]{1,15}")
 
@@ -57,7 +58,7 @@ async def _log_page(request: Request) -> Response:
     except SessionNotIndexed as progress:
         return progress_page(entry.ref, progress)
     except RayHistoryError as error:
-        return error_page(error)
+        return error_page(error, request.scope)
     return page_response(web.render_log(row, page, version=__version__))
 
 
@@ -141,7 +142,7 @@ def _owner_text(owner: LineOwner | None) -> str:
 
 def _links(view: SessionView, place: tuple[str, str], window: LogWindow, base: str, params: QueryParams) -> LogLinks:
     node, path = place
-    keep = {name: params[name] for name in ("wrap", "q", "regex", "case", "word") if params.get(name)}
+    keep = {name: params[name] for name in ("wrap", "q", "regex", "case", "word", *BACK_PARAMETERS) if params.get(name)}
 
     def link(**place: str | int) -> str:
         return f"{base}?{urlencode({**place, **keep})}"
@@ -160,7 +161,15 @@ def _links(view: SessionView, place: tuple[str, str], window: LogWindow, base: s
         previous=link(offset=max(0, window.start - 128 * 1024), top=1) if first and window.start > 0 else None,
         next=link(offset=window.end, top=1, **following) if window.end < window.size else None,
         follow=follow if view.state == RUNNING else None,
+        back=_back(view, params), kept=[(name, keep[name]) for name in BACK_PARAMETERS if name in keep],
     )  # fmt: skip
+
+
+def _back(view: SessionView, params: QueryParams) -> str | None:
+    """Return the URL of the search that led to the page. Only its query is taken from the URL."""
+    if params.get("search_all"):
+        return f"/search?{params['search_all']}"
+    return f"{view.ref.url}search?{params['search']}" if params.get("search") else None
 
 
 ROUTES: list[BaseRoute] = [plain_route("/logs/{node}/{path:path}", log_page, ("GET", "HEAD"))]

@@ -76,11 +76,16 @@ async def _render(
     can_count = result and session and not given.get("cursor") and not given.get("counts") and not result.complete
     text = web.render_search(
         session, _form(given), result=result, error=str(problem) if problem else None, api_path=api_path,
+        search_params=urlencode({"search" if session else "search_all": urlencode(_without_place(given))}),
         view_json=f"{api_path}?{urlencode(given)}" if result else None, next_page=next_page, version=__version__,
         count_page=f"?{urlencode({**given, 'counts': '1'})}" if can_count else None,
         bars=_bars(given, result.counts) if result and result.counts else (),
     )  # fmt: skip
     return page_response(text, 400 if problem else 200, error_headers(problem) if problem else None)
+
+
+def _without_place(given: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in given.items() if name not in ("cursor", "counts")}
 
 
 def _bars(given: dict[str, str], counts: HitCounts) -> list[HistogramBar]:

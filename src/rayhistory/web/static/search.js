@@ -37,12 +37,22 @@
     return parts;
   }
 
+  // The log viewer links back to the search.
+  function foundBySearch(hitUrl) {
+    const url = new URL(hitUrl, location.href);
+    const search = new URLSearchParams(location.search);
+    for (const name of ["cursor", "counts"]) search.delete(name);
+    for (const [name, value] of [...search]) if (!value) search.delete(name);
+    url.searchParams.set(form.dataset.counts ? "search" : "search_all", search);
+    return url.pathname + url.search + url.hash;
+  }
+
   function shownHit(hit) {
     const facts = [`${hit.approximate ? "about " : ""}${time(hit.at_ms)} UTC`, `node ${hit.node_id.slice(0, 8)}`];
     if (hit.session) facts.unshift(`${hit.namespace}/${hit.cluster}`);
     if (hit.task_id) facts.push(`task ${hit.task_id.slice(0, 16)}${hit.attempt ? ` (attempt ${hit.attempt})` : ""}`);
     if (hit.actor_id) facts.push(`actor ${hit.actor_id.slice(0, 16)}`);
-    const link = element("a", { class: "mono", href: hit.url }, hit.line === null ? hit.file : `${hit.file}:${hit.line}`);
+    const link = element("a", { class: "mono", href: foundBySearch(hit.url) }, hit.line === null ? hit.file : `${hit.file}:${hit.line}`);
     const place = element("p", { class: "hit-place wrap" }, link, " ", element("span", { class: "muted" }, facts.join(" · ")));
     return element("li", { class: "hit" }, place, element("pre", { class: "log-lines wrapped" }, ...marked(hit)));
   }

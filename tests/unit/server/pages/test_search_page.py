@@ -157,6 +157,36 @@ def test_wrong_places_are_reported(client: TestClient, path: str, status: int) -
     page(client, path, status)
 
 
+@pytest.mark.parametrize(
+    "path", [f"logs/{NODE}/no-such.log", "nothing", "deeper//nothing", f"logs/{NODE}/raylet.out?line=x"]
+)
+def test_error_page_below_a_session_leads_back_to_it(client: TestClient, path: str) -> None:
+    response = client.get(path, headers=HTML)
+    assert f'href="{REF.url}" target="_top">Back to the session</a>' in response.text
+    assert ">All sessions</a>" in response.text
+
+
+def test_error_page_without_a_session_leads_to_the_list(client: TestClient) -> None:
+    response = client.get("http://testserver/nothing", headers=HTML)
+    assert (response.status_code, "Back to the session" in response.text) == (404, False)
+
+
+def test_viewer_leads_back_to_the_search_with_all_its_filters(client: TestClient) -> None:
+    """Also after moving to another match or part of the file."""
+    for path, search in (("search", f"{REF.url}search"), ("http://testserver/search", "/search")):
+        query = "q=line+299&file=raylet.out&order=oldest"
+        hits = page(client, f"{path}?{query}")
+        hit = html.unescape(re.findall(r'href="([^"]+logs/[^"]+#L299)"', hits)[0])
+        hit = f"http://testserver{hit}"
+        viewer = page(client, hit)
+        back = f'<a class="button small" href="{html.escape(f"{search}?{query}")}">Back to the search</a>'
+        assert back in viewer
+        following = page(client, f"{hit.partition('#')[0]}&q=line&from=0")
+        for link in (*links(following).values(), *re.findall(r'rel="next" href="[^"]+/([^"/]+)"', following)):
+            assert back in page(client, f"logs/{NODE}/{html.unescape(link)}")
+    assert "Back to the search" not in page(client, f"logs/{NODE}/raylet.out?line=3")
+
+
 def test_the_bar_has_a_search_box(client: TestClient) -> None:
     response = client.get("", headers={**HTML, "Sec-Fetch-Dest": "document"})
     if response.status_code == 200:
