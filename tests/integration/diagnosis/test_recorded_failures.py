@@ -117,6 +117,13 @@ def test_lost_node_is_known_without_logs_and_metrics(tmp_path: Path) -> None:
     assert {"worker_segfault", "container_oom_killed"} <= {each["code"] for each in found["skipped"]}
 
 
+def test_events_that_were_lost_with_a_node_are_reported(tmp_path: Path) -> None:
+    found = diagnosis(tmp_path, "crashes-lost_node-kill_node")
+    (missing,) = (each for each in found["findings"] if each["code"] == "events_missing")
+    assert "3 tasks have no start time" in missing["headline"]
+    assert missing["evidence"][0]["url"].endswith("/gaps")
+
+
 def test_picture_of_states_covers_the_tasks_of_the_session(tmp_path: Path) -> None:
     ref = unpack("exceptions-dependency_chain", tmp_path)
     found = get(tmp_path, f"{ref.url}api/history/diagnosis")[0].json()
