@@ -35,11 +35,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     settings, warnings = parse_command_line(COLLECTOR, sys.argv[1:] if argv is None else argv, _DESCRIPTION)
     jsonlog.configure_logging(settings.log_level)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    for warning in warnings:
-        log.warning(warning)
     try:
         store = open_store(settings, writable=True)
         listener = _listen(settings)
+        for warning in warnings:  # after the checks, so that a wrong call has one line
+            log.warning(warning)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(settings, store, listener))
     except UsageError as error:

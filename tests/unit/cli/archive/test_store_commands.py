@@ -81,7 +81,7 @@ def test_compact_moves_old_packs_of_a_session(
     logs = ("logs", "--file", "raylet.out", "--node", "ab" * 28)
     before = command.good(*logs)
     assert command.good("store", "compact") == "1 session compacted\n"  # too few
-    assert "packs moved into 1 objects" in command.good("store", "compact", "--min-packs", "10")
+    assert "packs moved into 1 object" in command.good("store", "compact", "--min-packs", "10")
     assert len(list(packs.rglob("*.pack"))) < 260
     assert command.good(*logs) == before != ""
 
