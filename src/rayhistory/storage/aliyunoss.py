@@ -27,9 +27,10 @@ def open_aliyunoss(
     region = config.text("OSS_REGION", "ossRegion").removeprefix("oss-")
     endpoint = config.text("OSS_ENDPOINT", "ossEndpoint")
     if not _BUCKET.match(bucket):
+        origin = config.bucket_origin("OSS_BUCKET", "ossBucket")
         raise InvalidSetting(
-            f"invalid bucket name {bucket!r}: use 3 to 63 lower-case letters, digits and '-', with a letter or digit "
-            "at both ends"
+            f"{origin}={bucket}: invalid name, use 3 to 63 lower-case letters, digits and '-', "
+            "with a letter or digit at both ends"
         )
     if not region:
         raise InvalidSetting("OSS_REGION is not set: set a region such as cn-hangzhou")

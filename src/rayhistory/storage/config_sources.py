@@ -47,6 +47,10 @@ class BackendConfig:
             raise InvalidSetting(f"{given} contradict each other: set only one")
         return name
 
+    def bucket_origin(self, variable: str, json_key: str) -> str:
+        """Return the source of the bucket name for an error message."""
+        return "the bucket of --store" if self._url else self.origin(variable, json_key)
+
     def origin(self, variable: str, json_key: str) -> str:
         """Return the source of a setting for an error message: the variable, or the key in the JSON file."""
         return f"{json_key} in {self._path}" if json_key in self._json else variable

@@ -34,9 +34,10 @@ def open_s3(settings: Settings, *, writable: bool = False, environ: Mapping[str,
     config = BackendConfig(settings, environ)
     bucket = config.bucket("S3_BUCKET", "s3Bucket", "ray-historyserver")
     if not _BUCKET.match(bucket):
+        origin = config.bucket_origin("S3_BUCKET", "s3Bucket")
         raise InvalidSetting(
-            f"invalid bucket name {bucket!r}: use 3 to 63 lower-case letters, digits, '-' and '.', with a letter or "
-            "digit at both ends"
+            f"{origin}={bucket}: invalid name, use 3 to 63 lower-case letters, digits, '-' and '.', "
+            "with a letter or digit at both ends"
         )
     options = _credentials(config) | _endpoint_options(config, bucket)
     try:

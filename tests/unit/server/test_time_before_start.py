@@ -73,6 +73,6 @@ def test_command_fails_with_start_and_end(
 ) -> None:
     store_indexed_sample(settings_for(tmp_path))
     done = Command(tmp_path, monkeypatch, capfd)(command, f"{REF.path}@{LONG_AGO}")
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (2, "")
     assert START in done.err
     assert END in done.err
