@@ -23,20 +23,35 @@ def line_ms(line: Content) -> int | None:
     return int(epoch[1]) * 1000 + int((epoch[3] or (epoch[2] or b"0")).ljust(3, b"0")[:3]) if epoch else None
 
 
-def inherited_ms(buffer: Content, position: int) -> int | None:
-    """Return the time of the nearest earlier line that starts with a time.
+class InheritedTimes:
+    """The times of the nearest earlier lines that start with a time. Lines of a traceback, for example, have none.
 
-    Lines of a traceback, for example, have none.
+    Positions are asked for in ascending order. So each line is parsed once, however many lines inherit a time.
     """
-    first = max(0, position - _MAX_BACKWARD_BYTES)
-    while position > first:
-        begin = buffer.rfind(b"\n", first, position - 1) + 1
-        begin = begin or first
-        found = line_ms(buffer[begin : min(position, begin + _MAX_PREFIX_BYTES)])
-        if found is not None:
-            return found
-        position = begin
-    return None
+
+    def __init__(self, buffer: Content) -> None:
+        self._buffer = buffer
+        self._checked = 0
+        """All lines that start before this position have been looked at, as far as they are near enough."""
+        self._found = (-1, 0)
+        """The last line with a time, and its time."""
+
+    def before(self, position: int) -> int | None:
+        """Return the time of the nearest line that starts at most 16 KiB before this start of a line."""
+        first = max(0, position - _MAX_BACKWARD_BYTES)
+        lowest, begin = max(first, self._checked), position
+        while begin > lowest:
+            line_break = self._buffer.rfind(b"\n", max(0, lowest - 1), begin - 1)
+            if line_break < 0 < lowest:
+                break
+            end, begin = begin, line_break + 1
+            found = line_ms(self._buffer[begin : min(end, begin + _MAX_PREFIX_BYTES)])
+            if found is not None:
+                self._found = begin, found
+                break
+        self._checked = max(self._checked, position)
+        at, found_ms = self._found
+        return found_ms if at >= first else None
 
 
 def _to_ms(match: "re.Match[bytes]") -> int | None:

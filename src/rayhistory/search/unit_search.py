@@ -8,7 +8,7 @@ import msgspec
 from rayhistory.logs.source import Content
 from rayhistory.search.hit_counts import TimeHistogram
 from rayhistory.search.line_breaks import count_line_breaks
-from rayhistory.search.line_times import inherited_ms, line_ms
+from rayhistory.search.line_times import InheritedTimes, line_ms
 from rayhistory.search.pattern import SearchPattern, Span
 from rayhistory.search.scan_plan import LogUnit
 from rayhistory.search.search_query import SortKey
@@ -91,12 +91,12 @@ def search_unit(unit: LogUnit, buffer: UnitBuffer, query: UnitQuery) -> UnitResu
     bounds = line_bounds(unit, buffer)
     if bounds is None:
         return UnitResult(0, [], breaks)
-    count, times = 0, TimeHistogram()
+    count, times, inherited = 0, TimeHistogram(), InheritedTimes(data)
 
     def candidates() -> Iterator[tuple[SortKey, int, int, bool]]:
         nonlocal count
         for begin, end in query.pattern.lines(data, *bounds):
-            at_ms, approximate = _time_of(unit, data, begin, end)
+            at_ms, approximate = _time_of(unit, data, begin, end, inherited)
             if not (query.from_ms or 0) <= at_ms < (query.to_ms or 1 << 62):
                 continue
             count += 1
@@ -110,11 +110,11 @@ def search_unit(unit: LogUnit, buffer: UnitBuffer, query: UnitQuery) -> UnitResu
     return UnitResult(count, _lines(unit, buffer, query.pattern, chosen), breaks, times)
 
 
-def _time_of(unit: LogUnit, data: Content, begin: int, end: int) -> tuple[int, bool]:
+def _time_of(unit: LogUnit, data: Content, begin: int, end: int, times: InheritedTimes) -> tuple[int, bool]:
     own = line_ms(data[begin : min(end, begin + 200)])
     if own is not None:
         return own, False
-    inherited = inherited_ms(data, begin)
+    inherited = times.before(begin)
     return (unit.flushed_ms if inherited is None else inherited), True
 
 

@@ -1,8 +1,12 @@
 """Times of log lines, in the formats that Ray, Python and structured logs write."""
 
-import pytest
+from typing import Any
 
-from rayhistory.search.line_times import inherited_ms, line_ms
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayhistory.search.line_times import InheritedTimes, line_ms
 
 MS = 1_794_770_288_055
 """2026-11-15 19:18:08.055 UTC."""
@@ -35,5 +39,41 @@ def test_other_lines_have_no_time(line: bytes) -> None:
 
 def test_a_line_inherits_the_time_of_the_nearest_line_before_it() -> None:
     buffer = b"2026-11-15 19:18:07 old\n2026-11-15 19:18:08,055 message\nTraceback:\n  boom\n"
-    assert inherited_ms(buffer, buffer.index(b"  boom")) == MS
-    assert inherited_ms(buffer, 0) is None
+    times = InheritedTimes(buffer)
+    assert [times.before(0), times.before(buffer.index(b"  boom"))] == [None, MS]
+
+
+def nearest_before(buffer: bytes, position: int) -> int | None:
+    """Look at all lines that start in the 16 KiB before a position, from the last to the first."""
+    starts = [0, *(at + 1 for at, byte in enumerate(buffer) if byte == 10)]
+    near = [start for start in starts if position - (16 << 10) <= start < position]
+    found = (line_ms(buffer[start : buffer.find(b"\n", start) + 1]) for start in reversed(near))
+    return next((ms for ms in found if ms is not None), None)
+
+
+LINES = (b"2026-11-15 19:18:08 a\n", b"2026-11-15 19:18:09 b\n", b"boom\n", b"x" * 9_000 + b"\n")
+
+
+@given(st.lists(st.sampled_from(LINES), min_size=1, max_size=12), st.sets(st.integers(0, 11)))
+def test_inherited_times_do_not_depend_on_which_lines_are_asked_for(lines: list[bytes], asked: set[int]) -> None:
+    buffer = b"".join(lines)
+    times = InheritedTimes(buffer)
+    for number in sorted(number for number in asked if number < len(lines)):
+        position = sum(map(len, lines[:number]))
+        assert times.before(position) == nearest_before(buffer, position)
+
+
+class CountingBytes(bytes):
+    searches = 0
+
+    def rfind(self, *arguments: Any) -> int:
+        self.searches += 1
+        return super().rfind(*arguments)
+
+
+def test_lines_without_times_are_looked_at_once() -> None:
+    """Not for each match: a search for a common text took minutes in a log without times."""
+    buffer = CountingBytes(b"no time\n" * 20_000)
+    times = InheritedTimes(buffer)
+    assert {times.before(position) for position in range(0, len(buffer), 8)} == {None}
+    assert buffer.searches <= 2 * 20_000
