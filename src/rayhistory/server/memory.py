@@ -10,7 +10,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 def return_freed_memory() -> None:
     """Make glibc return large blocks of freed memory to the system. By default, each thread keeps them for reuse.
 
-    Up to 32 MB are kept. Arrays of charts have megabytes, and the system clears memory that it hands out again, which
+    Up to 8 MB are kept. Arrays of charts have megabytes, and the system clears memory that it hands out again, which
     took half of the CPU of a chart.
     """
     if sys.platform == "linux":
@@ -18,7 +18,7 @@ def return_freed_memory() -> None:
         if mallopt:
             mallopt(_M_ARENA_MAX, 2)
             mallopt(_M_MMAP_THRESHOLD, 8 << 20)
-            mallopt(_M_TRIM_THRESHOLD, 32 << 20)
+            mallopt(_M_TRIM_THRESHOLD, 8 << 20)
 
 
 def relax_garbage_collection() -> None:
