@@ -30,6 +30,8 @@ from rayhistory.storage.local import LocalStore
 from support.kubernetes_double import KubernetesDouble, kubeconfig, run_app
 from support.two_namespaces import serve_two_namespaces
 
+pytestmark = pytest.mark.slow
+
 HEAD: dict[str, Any] = {"status": {"head": {"serviceName": "head-svc"}}}
 
 

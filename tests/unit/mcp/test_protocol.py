@@ -20,6 +20,8 @@ from rayhistory.mcp.tools import TOOLS
 from support.recorded_sample import NODE, REF, settings_for, store_indexed_sample
 from support.server_process import running_server
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from mcp import Client
 

@@ -13,6 +13,8 @@ from rayhistory.search import line_filter
 from rayhistory.search.byte_pattern import literal_to_byte_regex, to_byte_regex
 from rayhistory.search.pattern import SearchPattern
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("hyperscan", reason="this platform has no Hyperscan")
 
 ATOMS = [

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from starlette.testclient import TestClient
 
 from rayhistory.cli.session_store import open_session_store
@@ -22,6 +23,8 @@ from rayhistory.settings import Settings
 from support.counting_store import CountingStore
 from support.generated_runs import FIRST_MS, LAYOUT, announce, generated, identities, ref_of, store_runs
 from support.recorded_sample import REF, settings_for, store_indexed_sample, store_sample
+
+pytestmark = pytest.mark.slow
 
 SUMMARY = ("rayhistory.runs.summary_product:PRODUCT",)
 

@@ -12,6 +12,8 @@ from rayhistory.collector.app import make_app
 from rayhistory.collector.ingest.connections import BoundedConnection
 from rayhistory.collector.telemetry import Telemetry
 
+pytestmark = pytest.mark.slow
+
 LOCAL, REMOTE = "127.0.0.1", "127.0.0.2"
 REQUEST = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 

@@ -11,6 +11,8 @@ from rayhistory.sessions import Layout, SessionRef
 from support.folding import END, NODE, RECORDED, REF, as_lines, put_folded
 from support.index_builder import settings_for, with_builder
 
+pytestmark = pytest.mark.slow
+
 OTHER = SessionRef.checked("default", "other", REF.session)
 
 

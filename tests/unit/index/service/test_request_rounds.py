@@ -17,6 +17,8 @@ from rayhistory.sessions.records import Closing
 from support.folding import END, RECORDED, REF, as_lines, fold_session, put, settings_for
 from support.request_rounds import RoundsStore
 
+pytestmark = pytest.mark.slow
+
 LAYOUT = Layout()
 NODES = [f"{number:02x}" * 28 for number in range(6)]
 
