@@ -34,7 +34,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     exports: bool = True
     """Whether drivers export events."""
     metrics: bool = True
-    """Whether the collector takes samples of metrics."""
+    """True if the collector takes samples of metrics."""
     entrypoint: tuple[str, ...] = ()
     """The command of the job, if it is not the function of the module."""
     then: tuple[str, ...] = ()

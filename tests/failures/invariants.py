@@ -1,4 +1,4 @@
-"""What holds for the diagnosis of every session: each final failure that was not cleaned up is in one finding."""
+"""Invariants of every diagnosis: each final failure that was not cleaned up is in exactly one finding."""
 
 from collections import Counter
 from collections.abc import Iterator

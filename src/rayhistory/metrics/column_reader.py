@@ -42,7 +42,7 @@ class OpenColumns(msgspec.Struct):
 
 
 class ReadPlan(msgspec.Struct):
-    """What a query reads of a volume: the windows of its times, and the samples that are the latest at some step."""
+    """The part of a volume that a query reads: windows of times, and the samples that are the latest at a step."""
 
     windows: dict[int, Window]
     """By group."""

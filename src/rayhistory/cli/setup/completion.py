@@ -33,7 +33,7 @@ autoload -U +X bashcompinit && bashcompinit
 
 
 class _Completion(NamedTuple):
-    """What may follow a command, or a command and its action."""
+    """Words that can follow a command, or a command and its action."""
 
     command: str
     action: str
